@@ -1,0 +1,36 @@
+// Roles of warpgroups: register reallocation, named barriers, warp-uniform values.
+#pragma once
+
+namespace ffpa::ptx {
+
+// The same value in every lane, known to be so to the compiler.
+__device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+
+// The same value, which the compiler cannot trace: keeps what is computed from it out of registers that would live
+// through the main loop.
+__device__ __forceinline__ unsigned opaque(unsigned value) {
+  unsigned result;
+  asm volatile("mov.b32 %0, %1;" : "=r"(result) : "r"(value));
+  return result;
+}
+
+template <int kRegisters>
+__device__ __forceinline__ void release_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+template <int kRegisters>
+__device__ __forceinline__ void claim_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// Waits until `threads` threads have come to barrier `id`; id 0 is __syncthreads.
+__device__ __forceinline__ void named_barrier_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+}  // namespace ffpa::ptx
