@@ -6,13 +6,9 @@ namespace ffpa::ptx {
 // The same value in every lane, known to be so to the compiler.
 __device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 
-// The same value, which the compiler cannot trace: keeps what is computed from it out of registers that would live
-// through the main loop.
-__device__ __forceinline__ unsigned opaque(unsigned value) {
-  unsigned result;
-  asm volatile("mov.b32 %0, %1;" : "=r"(result) : "r"(value));
-  return result;
-}
+// Hides from the compiler where a value came from. What is computed from it afterwards is computed anew, instead of
+// being kept in registers since an earlier place that computed the same.
+__device__ __forceinline__ void forget(unsigned& value) { asm volatile("mov.b32 %0, %0;" : "+r"(value)); }
 
 template <int kRegisters>
 __device__ __forceinline__ void release_registers() {

@@ -33,62 +33,73 @@ struct SeesawBarriers {
   }
 };
 
-// The lane that keeps the ring filled, in the order in which the consumers read: K of step 0, then for each step K of
-// the next step and V of this one.
-template <class Plan, class Ring>
+// The warp that keeps the ring filled, in the order in which the consumers read: K of step 0, then for each step K of
+// the next step and V of this one. All lanes walk through it, one issues: its 24 registers want rolled loops over
+// uniform values.
+template <class Plan>
 struct SeesawProducer {
   const abi::TmaAttentionParams& params;
   TileWork work;
-  Ring ring;
+  RingWriter<Plan::kSlots, Plan::kSlotBytes> writer;
+  bool issues;
 
-  __device__ __forceinline__ void load_q(unsigned q, ptx::Mbarrier q_full) {
+  __device__ __forceinline__ void load_q(unsigned q, ptx::Mbarrier q_full) const {
+    if (!issues) return;
     q_full.arrive_expect(Plan::kQBytes);
-    for (int column = 0; column < Plan::kQBytes / (Plan::kRows * 2); column += 64) {
-      ptx::load_tile(q + column * Plan::kRows * 2, params.q_map, {column, work.query_row, work.head, work.batch},
-                     q_full);
+#pragma unroll 1
+    for (int group = 0; group < Plan::kColumnGroups; ++group) {
+      ptx::load_tile(q + group * Plan::kRows * Plan::kRowBytes, params.q_map,
+                     {group * 64, work.query_row, work.head, work.batch}, q_full);
     }
   }
 
+  // All keys of a step x 64 columns at a time.
   __device__ __forceinline__ void load_k(int step) {
     const int first_key = work.first_key(step, Plan::kKeys);
-    for (int slot = 0; slot < Plan::kKSlots; ++slot) {
-      const ptx::Mbarrier full = ring.open(Plan::kKSlotBytes);
-      unsigned destination = ring.slot_address();
-#pragma unroll
-      for (int column = 0; column < Plan::kSlotKColumns; column += 64) {
-#pragma unroll
-        for (int key = 0; key < Plan::kKeys; key += Plan::kBoxKvRows) {
-          ptx::load_tile(destination, params.k_map,
-                         {slot * Plan::kSlotKColumns + column, first_key + key, work.kv_head, work.batch}, full);
-          destination += Plan::kBoxKvRows * Plan::kRowBytes;
+#pragma unroll 1
+    for (int column = 0; column < Plan::kColumnGroups * 64; column += Plan::kSlotKColumns) {
+      writer.open(Plan::kKSlotBytes, issues);
+      constexpr int kBoxesDown = Plan::kKeys / Plan::kBoxKvRows;
+#pragma unroll 1
+      for (int box = 0; box < kBoxesDown * Plan::kSlotKColumns / 64; ++box) {
+        if (issues) {
+          ptx::load_tile(writer.address() + box * Plan::kBoxBytes, params.k_map,
+                         {column + box / kBoxesDown * 64, first_key + box % kBoxesDown * Plan::kBoxKvRows,
+                          work.kv_head, work.batch},
+                         writer.full());
         }
       }
-      ring.advance();
+      writer.advance();
     }
   }
 
+  // All columns x the keys of one box at a time.
   __device__ __forceinline__ void load_v(int step) {
-    const int first_key = work.first_key(step, Plan::kKeys);
+    int key = work.first_key(step, Plan::kKeys);
+#pragma unroll 1
     for (int slot = 0; slot < Plan::kVSlots; ++slot) {
-      const ptx::Mbarrier full = ring.open(Plan::kVSlotBytes);
-#pragma unroll
-      for (int group = 0; group < Plan::kOwnColumns / 32; ++group) {
-        ptx::load_tile(ring.slot_address() + group * Plan::kVGroupBytes, params.v_map,
-                       {group * 64, first_key + slot * Plan::kSlotVKeys, work.kv_head, work.batch}, full);
+      writer.open(Plan::kVSlotBytes, issues);
+#pragma unroll 1
+      for (int group = 0; group < Plan::kColumnGroups; ++group) {
+        if (issues) {
+          ptx::load_tile(writer.address() + group * Plan::kBoxBytes, params.v_map,
+                         {group * 64, key, work.kv_head, work.batch}, writer.full());
+        }
       }
-      ring.advance();
+      key += Plan::kSlotVKeys;
+      writer.advance();
     }
   }
 
   __device__ __forceinline__ void run(unsigned q, ptx::Mbarrier q_full) {
     if (work.steps == 0) return;
     load_q(q, q_full);
-    load_k(0);
-    for (int step = 1; step < work.steps; ++step) {
-      load_k(step);
-      load_v(step - 1);
+    // Step `steps` of K and step -1 of V do not exist.
+#pragma unroll 1
+    for (int step = 0; step <= work.steps; ++step) {
+      if (step < work.steps) load_k(step);
+      if (step > 0) load_v(step - 1);
     }
-    load_v(work.steps - 1);
   }
 };
 
@@ -98,13 +109,16 @@ template <class Element, class Plan, class Ring>
 struct SeesawConsumer {
   static constexpr int kScores = Plan::kOwnKeys / 2;     // a thread
   static constexpr int kOutputs = Plan::kOwnColumns / 2;  // a thread
-  static constexpr int kHead = 1;
 
   const abi::AttentionParams& a;
   TileWork work;
   SeesawBarriers barriers;
   Ring ring;
-  unsigned q, p;       // shared-memory addresses
+  ptx::WgmmaDescriptor q_descriptor;
+  ptx::WgmmaDescriptor p_descriptor;
+  ptx::WgmmaDescriptor k_descriptor;  // of this warpgroup's keys in slot 0
+  ptx::WgmmaDescriptor v_descriptor;  // of this warpgroup's columns in slot 0
+  unsigned p;                         // shared-memory address
   float (*stats)[2][Plan::kRows];  // [step parity][warpgroup][row]
   int warpgroup;       // 0: the first half of the keys and of O's columns
   int row;             // of the thread's first row in the tile
@@ -118,15 +132,37 @@ struct SeesawConsumer {
   float rescale[2];                           // what the step multiplies O with
   float scaled_max[2];
 
-  // ---- tensor-core work of one slot
+  // ---- tensor-core work of one slot. kPlace: how many slots of the ring were read before it, counted from the start of
+  // the tile and leaving out whole steps, of which `step` (at least 1) says the number.
 
-  template <int kSlot>
-  __device__ __forceinline__ void issue_qk() {
-    ring.wait_full();
+  static constexpr int kFirst = 0;                         // QK of step 0
+  static constexpr int kQk = Plan::kKSlots;                // QK of a step
+  static constexpr int kPv = 2 * Plan::kKSlots;            // PV of the step before
+  static constexpr int kLast = Plan::kKSlots;              // PV of the last step
+
+  template <int kPlace>
+  static constexpr int kSlotAt = kPlace % Plan::kSlots;
+
+  template <int kPlace>
+  __device__ __forceinline__ void wait_full(int step) const {
+    const unsigned round = kPlace / Plan::kSlots + Plan::kStepRounds * (step - 1);
+    ring.full(kSlotAt<kPlace>).wait(round & 1);
+  }
+
+  // Gives back the slot read before kPlace.
+  template <int kPlace>
+  __device__ __forceinline__ void release_before() const {
+    ring.empty(kSlotAt<kPlace + Plan::kSlots - 1>).warp_arrive();
+  }
+
+  template <int kSlot, int kPlace>
+  __device__ __forceinline__ void issue_qk(int step) {
+    wait_full<kPlace>(step);
     ptx::wgmma_fence();
-    const ptx::WgmmaDescriptor q_tile = ptx::k_major_descriptor(ptx::opaque(q) + kSlot * Plan::kSlotKColumns * Plan::kRows * 2);
-    const ptx::WgmmaDescriptor k_tile =
-        ptx::k_major_descriptor(ring.slot_address() + warpgroup * Plan::kOwnKeys * Plan::kRowBytes);
+    ptx::forget(q_descriptor.low);
+    ptx::forget(k_descriptor.low);
+    const ptx::WgmmaDescriptor q_tile = q_descriptor.advance(kSlot * Plan::kSlotKColumns * Plan::kRows * 2);
+    const ptx::WgmmaDescriptor k_tile = k_descriptor.advance(kSlotAt<kPlace> * Plan::kSlotBytes);
 #pragma unroll
     for (int k = 0; k < Plan::kSlotKColumns / 16; ++k) {
       const ptx::WgmmaDescriptor qk = q_tile.advance(k / 4 * Plan::kRows * Plan::kRowBytes + k % 4 * 32);
@@ -140,17 +176,18 @@ struct SeesawConsumer {
     ptx::wgmma_commit();
   }
 
-  template <int kSlot>
-  __device__ __forceinline__ void issue_pv() {
-    ring.wait_full();
+  template <int kSlot, int kPlace>
+  __device__ __forceinline__ void issue_pv(int step) {
+    wait_full<kPlace>(step);
     ptx::wgmma_fence();
-    const ptx::WgmmaDescriptor v_tile = ptx::mn_major_descriptor(
-        ring.slot_address() + warpgroup * (Plan::kOwnColumns / 64) * Plan::kVGroupBytes, Plan::kVGroupBytes);
+    ptx::forget(p_descriptor.low);
+    ptx::forget(v_descriptor.low);
+    const ptx::WgmmaDescriptor v_tile = v_descriptor.advance(kSlotAt<kPlace> * Plan::kSlotBytes);
 #pragma unroll
     for (int k = 0; k < Plan::kSlotVKeys / 16; ++k) {
       constexpr int kStepsPerChunk = 4;  // P lies in chunks of 64 keys
       const int k_step = kSlot * (Plan::kSlotVKeys / 16) + k;
-      const ptx::WgmmaDescriptor p_tile = ptx::k_major_descriptor(ptx::opaque(p)).advance(
+      const ptx::WgmmaDescriptor p_tile = p_descriptor.advance(
           k_step / kStepsPerChunk * Plan::kRows * Plan::kRowBytes + k_step % kStepsPerChunk * 32);
       issue_pv_columns<0>(p_tile, v_tile.advance(k * 16 * Plan::kRowBytes));
     }
@@ -164,7 +201,7 @@ struct SeesawConsumer {
     if constexpr (kLeft > 0) {
       constexpr int kWidth = kLeft <= 256 ? kLeft : 192;
       ptx::Wgmma<kWidth>::template ss<Element, ptx::BMajor::n, 1>(o + kFrom / 2, p_tile,
-                                                                  v_tile.advance(kFrom / 64 * Plan::kVGroupBytes));
+                                                                  v_tile.advance(kFrom / 64 * Plan::kBoxBytes));
       issue_pv_columns<kFrom + kWidth>(p_tile, v_tile);
     }
   }
@@ -249,18 +286,32 @@ struct SeesawConsumer {
 
   // ---- phases
 
-  // Runs slots kSlot..kEnd of QK^T of `step`; meanwhile the end of PV of step - 2, P and the rescaling of O for step - 1.
+  // QK^T of step 0; nothing else to do meanwhile.
+  template <int kSlot>
+  __device__ __forceinline__ void first_qk_phase() {
+    if constexpr (kSlot < Plan::kKSlots) {
+      issue_qk<kSlot, kFirst + kSlot>(1);
+      if constexpr (kSlot > 0) {
+        ptx::wgmma_wait<1>();
+        release_before<kFirst + kSlot>();
+      }
+      first_qk_phase<kSlot + 1>();
+    }
+  }
+
+  // Slots kSlot.. below kEnd of QK^T of `step`. Meanwhile PV of step - 2 ends, and P is stored and O rescaled for PV of
+  // step - 1.
   template <int kSlot, int kEnd>
   __device__ __forceinline__ void qk_phase(int step) {
     if constexpr (kSlot < kEnd) {
-      issue_qk<kSlot>();
+      issue_qk<kSlot, kQk + kSlot>(step);
       ptx::wgmma_wait<1>();
       if constexpr (kSlot == 0) {
         ptx::pin_accumulators<kOutputs>(o);
-        if (step > 1) ring.release_previous();
+        if (step > 1) release_before<kQk>();
         barriers.pv_done.warp_arrive();
       } else {
-        ring.release_previous();
+        release_before<kQk + kSlot>();
         if constexpr (kSlot == 1) {
           barriers.pv_done.wait((step - 1) & 1);
           store_p();
@@ -268,38 +319,33 @@ struct SeesawConsumer {
         constexpr int kParts = Plan::kKSlots - 1;
         rescale_output<kOutputs / 4 * (kSlot - 1) / kParts * 4, kOutputs / 4 * kSlot / kParts * 4>();
       }
-      ring.advance();
       qk_phase<kSlot + 1, kEnd>(step);
     }
   }
 
-  // Runs PV of step - 1; meanwhile the softmax of `step`.
-  template <int kSlot, bool kSoftmax>
+  // PV of step - 1. Meanwhile QK^T of `step` ends, and its softmax is computed.
+  template <int kSlot>
   __device__ __forceinline__ void pv_phase(int step) {
     if constexpr (kSlot < Plan::kVSlots) {
-      if constexpr (kSlot == 0) ptx::pin_accumulators<kOutputs>(o);
-      issue_pv<kSlot>();
-      if constexpr (kSoftmax || kSlot > 0) {
-        ptx::wgmma_wait<1>();
-        ring.release_previous();
+      if constexpr (kSlot == 0) {
+        barriers.p_ready.wait((step - 1) & 1);
+        ptx::pin_accumulators<kOutputs>(o);
       }
-      if constexpr (kSoftmax && kSlot == 0) ptx::pin_accumulators<kScores>(s);
-      if constexpr (kSoftmax) softmax_piece<kSlot, Plan::kVSlots>(step);
-      ring.advance();
-      pv_phase<kSlot + 1, kSoftmax>(step);
+      issue_pv<kSlot, kPv + kSlot>(step);
+      ptx::wgmma_wait<1>();
+      release_before<kPv + kSlot>();
+      if constexpr (kSlot == 0) ptx::pin_accumulators<kScores>(s);
+      softmax_piece<kSlot, Plan::kVSlots>(step);
+      pv_phase<kSlot + 1>(step);
     }
   }
 
+  // PV of the last step, `steps` - 1.
   template <int kSlot>
-  __device__ __forceinline__ void first_qk_phase() {
-    if constexpr (kSlot < Plan::kKSlots) {
-      issue_qk<kSlot>();
-      if constexpr (kSlot > 0) {
-        ptx::wgmma_wait<1>();
-        ring.release_previous();
-      }
-      ring.advance();
-      first_qk_phase<kSlot + 1>();
+  __device__ __forceinline__ void last_pv_phase(int steps) {
+    if constexpr (kSlot < Plan::kVSlots) {
+      issue_pv<kSlot, kLast + kSlot>(steps);
+      last_pv_phase<kSlot + 1>(steps);
     }
   }
 
@@ -311,30 +357,31 @@ struct SeesawConsumer {
       first_qk_phase<0>();
       ptx::wgmma_wait<0>();
       ptx::pin_accumulators<kScores>(s);
-      ring.release_previous();
+      release_before<kQk>();
       publish_max(0);
       combine_max(0);
       exponentiate<0, kScores>();
+      // The loop turns over behind the first slot of QK^T: there O is out of flight, as the compiler requires.
       if (work.steps > 1) {
-        qk_phase<0, kHead>(1);
+        qk_phase<0, 1>(1);
         for (int step = 1; step < work.steps - 1; ++step) {
-          qk_phase<kHead, Plan::kKSlots>(step);
-          barriers.p_ready.wait((step - 1) & 1);
-          pv_phase<0, true>(step);
-          qk_phase<0, kHead>(step + 1);
+          qk_phase<1, Plan::kKSlots>(step);
+          pv_phase<0>(step);
+          qk_phase<0, 1>(step + 1);
         }
-        qk_phase<kHead, Plan::kKSlots>(work.steps - 1);
-        barriers.p_ready.wait((work.steps - 2) & 1);
-        pv_phase<0, true>(work.steps - 1);
+        qk_phase<1, Plan::kKSlots>(work.steps - 1);
+        pv_phase<0>(work.steps - 1);
       }
       ptx::wgmma_wait<0>();
       ptx::pin_accumulators<kOutputs>(o);
+      if (work.steps > 1) release_before<kLast>();
       barriers.pv_done.warp_arrive();
       barriers.pv_done.wait((work.steps - 1) & 1);
       store_p();
       rescale_output<0, kOutputs>();
       barriers.p_ready.wait((work.steps - 1) & 1);
-      pv_phase<0, false>(work.steps);
+      ptx::pin_accumulators<kOutputs>(o);
+      last_pv_phase<0>(work.steps);
       ptx::wgmma_wait<0>();
       ptx::pin_accumulators<kOutputs>(o);
     }
@@ -394,7 +441,7 @@ struct Seesaw {
     extern __shared__ __align__(1024) unsigned char shared[];
     const unsigned base = ptx::shared_address(shared);
     const SeesawBarriers barriers(base + Plan::kBarrierOffset);
-    const Ring ring(base + Plan::kRingOffset, base + Plan::kBarrierOffset + Plan::kFixedBarriers * 8);
+    const Ring ring{base + Plan::kRingOffset, base + Plan::kBarrierOffset + Plan::kFixedBarriers * 8};
     const TileWork work = TileWork::of_block(params.a, Plan::kRows, Plan::kKeys);
     const int warp = ptx::uniform(threadIdx.x / 32);
 
@@ -407,22 +454,28 @@ struct Seesaw {
 
     if (warp < 4) {
       ptx::release_registers<kProducerRegisters>();
-      if (threadIdx.x == 0) {
-        SeesawProducer<Plan, Ring> producer{params, work, ring};
+      if (warp == 0) {
+        SeesawProducer<Plan> producer{params, work, RingWriter<Plan::kSlots, Plan::kSlotBytes>(ring),
+                                      threadIdx.x == 0};
         producer.run(base, barriers.q_full);
       }
     } else {
       ptx::claim_registers<kConsumerRegisters>();
+      const int warpgroup = warp / 4 - 1;
       const int row = warp % 4 * 16 + threadIdx.x % 32 / 4;
       SeesawConsumer<Element, Plan, Ring> consumer{
           params.a,
           work,
           barriers,
           ring,
-          base,
+          ptx::k_major_descriptor(base),
+          ptx::k_major_descriptor(base + Plan::kPOffset),
+          ptx::k_major_descriptor(ring.data + warpgroup * Plan::kOwnKeys * Plan::kRowBytes),
+          ptx::mn_major_descriptor(ring.data + warpgroup * (Plan::kOwnColumns / 64) * Plan::kBoxBytes,
+                                   Plan::kBoxBytes),
           base + Plan::kPOffset,
           reinterpret_cast<float(*)[2][Plan::kRows]>(shared + Plan::kStatOffset),
-          warp / 4 - 1,
+          warpgroup,
           row,
           ColumnLimit(work.query_row, work.query_row + row, params.a.kv_len, params.a.causal,
                       params.a.causal_offset)};

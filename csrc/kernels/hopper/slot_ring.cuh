@@ -8,48 +8,45 @@ namespace ffpa::hopper {
 
 template <int kSlots, int kSlotBytes>
 struct SlotRing {
-  static constexpr int kBarrierBytes = 2 * kSlots * 8;
-
   unsigned data;      // shared-memory address of slot 0
-  unsigned barriers;  // full[kSlots], empty[kSlots]
-  int slot = 0;
-  unsigned parity = 0;
+  unsigned barriers;  // of full[kSlots], empty[kSlots]
 
-  __device__ __forceinline__ SlotRing(unsigned data_address, unsigned barrier_address)
-      : data(data_address), barriers(barrier_address) {}
-
-  __device__ __forceinline__ ptx::Mbarrier full(int index) const { return {barriers + 8 * index}; }
-  __device__ __forceinline__ ptx::Mbarrier empty(int index) const { return {barriers + 8 * (kSlots + index)}; }
-  __device__ __forceinline__ unsigned slot_address() const { return data + slot * kSlotBytes; }
+  __device__ __forceinline__ ptx::Mbarrier full(int slot) const { return {barriers + 8 * slot}; }
+  __device__ __forceinline__ ptx::Mbarrier empty(int slot) const { return {barriers + 8 * (kSlots + slot)}; }
+  __device__ __forceinline__ unsigned address(int slot) const { return data + slot * kSlotBytes; }
 
   // By one thread, before a block barrier.
   __device__ __forceinline__ void init(int consumer_warps) const {
-    for (int i = 0; i < kSlots; ++i) {
-      full(i).init(1);
-      empty(i).init(consumer_warps);
+    for (int slot = 0; slot < kSlots; ++slot) {
+      full(slot).init(1);
+      empty(slot).init(consumer_warps);
     }
   }
+};
+
+// The producer's place in the ring.
+template <int kSlots, int kSlotBytes>
+struct RingWriter {
+  SlotRing<kSlots, kSlotBytes> ring;
+  int slot = 0;
+  unsigned parity = 0;
+
+  __device__ __forceinline__ explicit RingWriter(SlotRing<kSlots, kSlotBytes> ring) : ring(ring) {}
+
+  // Waits until the slot has been read by all; the lane that issues opens it for `bytes` of loads.
+  __device__ __forceinline__ void open(unsigned bytes, bool issues) const {
+    ring.empty(slot).wait(parity ^ 1);
+    if (issues) ring.full(slot).arrive_expect(bytes);
+  }
+
+  __device__ __forceinline__ unsigned address() const { return ring.address(slot); }
+  __device__ __forceinline__ ptx::Mbarrier full() const { return ring.full(slot); }
 
   __device__ __forceinline__ void advance() {
     if (++slot == kSlots) {
       slot = 0;
       parity ^= 1;
     }
-  }
-
-  // Producer: waits until the slot has been read, and opens it for `bytes` of loads.
-  __device__ __forceinline__ ptx::Mbarrier open(unsigned bytes) const {
-    empty(slot).wait(parity ^ 1);
-    full(slot).arrive_expect(bytes);
-    return full(slot);
-  }
-
-  // Consumer: waits until the slot is loaded.
-  __device__ __forceinline__ void wait_full() const { full(slot).wait(parity); }
-
-  // Consumer warp: gives back the slot read before the current one.
-  __device__ __forceinline__ void release_previous() const {
-    empty(slot == 0 ? kSlots - 1 : slot - 1).warp_arrive();
   }
 };
 
