@@ -10,6 +10,20 @@ __device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xfffffff
 // being kept in registers since an earlier place that computed the same.
 __device__ __forceinline__ void forget(unsigned& value) { asm volatile("mov.b32 %0, %0;" : "+r"(value)); }
 
+// True in one lane of a converged warp. The compiler knows that no other lane follows, which keeps the issue of bulk
+// copies free of loops over lanes.
+__device__ __forceinline__ bool elect_one() {
+  unsigned elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred chosen;\n"
+      "elect.sync _|chosen, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, chosen;\n"
+      "}\n"
+      : "=r"(elected));
+  return elected != 0;
+}
+
 template <int kRegisters>
 __device__ __forceinline__ void release_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));

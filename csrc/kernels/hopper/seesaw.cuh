@@ -33,18 +33,15 @@ struct SeesawBarriers {
   }
 };
 
-// The warp that keeps the ring filled, in the order in which the consumers read: K of step 0, then for each step K of
-// the next step and V of this one. All lanes walk through it, one issues: its 24 registers want rolled loops over
-// uniform values.
+// The lane that keeps the ring filled, in the order in which the consumers read: K of step 0, then for each step K of
+// the next step and V of this one.
 template <class Plan>
 struct SeesawProducer {
   const abi::TmaAttentionParams& params;
   TileWork work;
   RingWriter<Plan::kSlots, Plan::kSlotBytes> writer;
-  bool issues;
 
   __device__ __forceinline__ void load_q(unsigned q, ptx::Mbarrier q_full) const {
-    if (!issues) return;
     q_full.arrive_expect(Plan::kQBytes);
 #pragma unroll 1
     for (int group = 0; group < Plan::kColumnGroups; ++group) {
@@ -58,16 +55,14 @@ struct SeesawProducer {
     const int first_key = work.first_key(step, Plan::kKeys);
 #pragma unroll 1
     for (int column = 0; column < Plan::kColumnGroups * 64; column += Plan::kSlotKColumns) {
-      writer.open(Plan::kKSlotBytes, issues);
+      writer.open(Plan::kKSlotBytes);
       constexpr int kBoxesDown = Plan::kKeys / Plan::kBoxKvRows;
-#pragma unroll 1
+#pragma unroll
       for (int box = 0; box < kBoxesDown * Plan::kSlotKColumns / 64; ++box) {
-        if (issues) {
-          ptx::load_tile(writer.address() + box * Plan::kBoxBytes, params.k_map,
-                         {column + box / kBoxesDown * 64, first_key + box % kBoxesDown * Plan::kBoxKvRows,
-                          work.kv_head, work.batch},
-                         writer.full());
-        }
+        ptx::load_tile(writer.address() + box * Plan::kBoxBytes, params.k_map,
+                       {column + box / kBoxesDown * 64, first_key + box % kBoxesDown * Plan::kBoxKvRows, work.kv_head,
+                        work.batch},
+                       writer.full());
       }
       writer.advance();
     }
@@ -78,13 +73,11 @@ struct SeesawProducer {
     int key = work.first_key(step, Plan::kKeys);
 #pragma unroll 1
     for (int slot = 0; slot < Plan::kVSlots; ++slot) {
-      writer.open(Plan::kVSlotBytes, issues);
-#pragma unroll 1
+      writer.open(Plan::kVSlotBytes);
+#pragma unroll
       for (int group = 0; group < Plan::kColumnGroups; ++group) {
-        if (issues) {
-          ptx::load_tile(writer.address() + group * Plan::kBoxBytes, params.v_map,
-                         {group * 64, key, work.kv_head, work.batch}, writer.full());
-        }
+        ptx::load_tile(writer.address() + group * Plan::kBoxBytes, params.v_map,
+                       {group * 64, key, work.kv_head, work.batch}, writer.full());
       }
       key += Plan::kSlotVKeys;
       writer.advance();
@@ -345,6 +338,10 @@ struct SeesawConsumer {
   __device__ __forceinline__ void last_pv_phase(int steps) {
     if constexpr (kSlot < Plan::kVSlots) {
       issue_pv<kSlot, kLast + kSlot>(steps);
+      if constexpr (kSlot > 0) {
+        ptx::wgmma_wait<1>();
+        release_before<kLast + kSlot>();
+      }
       last_pv_phase<kSlot + 1>(steps);
     }
   }
@@ -454,9 +451,8 @@ struct Seesaw {
 
     if (warp < 4) {
       ptx::release_registers<kProducerRegisters>();
-      if (warp == 0) {
-        SeesawProducer<Plan> producer{params, work, RingWriter<Plan::kSlots, Plan::kSlotBytes>(ring),
-                                      threadIdx.x == 0};
+      if (warp == 0 && ptx::elect_one()) {
+        SeesawProducer<Plan> producer{params, work, RingWriter<Plan::kSlots, Plan::kSlotBytes>(ring)};
         producer.run(base, barriers.q_full);
       }
     } else {

@@ -33,10 +33,10 @@ struct RingWriter {
 
   __device__ __forceinline__ explicit RingWriter(SlotRing<kSlots, kSlotBytes> ring) : ring(ring) {}
 
-  // Waits until the slot has been read by all; the lane that issues opens it for `bytes` of loads.
-  __device__ __forceinline__ void open(unsigned bytes, bool issues) const {
+  // Waits until the slot has been read by all, and opens it for `bytes` of loads.
+  __device__ __forceinline__ void open(unsigned bytes) const {
     ring.empty(slot).wait(parity ^ 1);
-    if (issues) ring.full(slot).arrive_expect(bytes);
+    ring.full(slot).arrive_expect(bytes);
   }
 
   __device__ __forceinline__ unsigned address() const { return ring.address(slot); }
