@@ -28,12 +28,15 @@ inline constexpr unsigned kSwizzleAtomBytes = 1024;
 // Stride between 8-row groups in the high word, 128-byte swizzle in its top bits.
 inline constexpr unsigned kWgmmaHighWord = kSwizzleAtomBytes / 16 | 1u << 30;
 
+// The bits above say which block of the cluster.
+__device__ __forceinline__ unsigned block_offset(unsigned address) { return address & 0x3ffff; }
+
 __device__ __forceinline__ WgmmaDescriptor k_major_descriptor(unsigned address) {
-  return {address / 16 | 1u << 16, kWgmmaHighWord};
+  return {block_offset(address) / 16 | 1u << 16, kWgmmaHighWord};
 }
 
 __device__ __forceinline__ WgmmaDescriptor mn_major_descriptor(unsigned address, unsigned column_group_bytes) {
-  return {address / 16 | column_group_bytes / 16 << 16, kWgmmaHighWord};
+  return {block_offset(address) / 16 | column_group_bytes / 16 << 16, kWgmmaHighWord};
 }
 
 // Orders register writes before the wgmma that follow.

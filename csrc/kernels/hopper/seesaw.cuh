@@ -9,27 +9,43 @@
 #include "kernels/hopper/slot_ring.cuh"
 #include "kernels/hopper/softmax.cuh"
 #include "kernels/hopper/tile_work.cuh"
+#include "ptx/cluster.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
 #include "ptx/wgmma.cuh"
 
 namespace ffpa::hopper {
 
-// Barriers between the two consumer warpgroups; each warp arrives once a step.
+// Barriers besides the ring's. Those of the middle group complete once a step, with one arrival of each consumer warp.
 struct SeesawBarriers {
-  ptx::Mbarrier q_full;     // Q is in shared memory
-  ptx::Mbarrier max_ready;  // both wrote their row maxima of the next step
-  ptx::Mbarrier pv_done;    // both finished reading P
-  ptx::Mbarrier p_ready;    // both wrote P
+  ptx::Mbarrier q_full;  // Q is in shared memory
+
+  ptx::Mbarrier max_ready;  // the row maxima of the next step are written
+  ptx::Mbarrier pv_done;    // P has been read
+  ptx::Mbarrier p_ready;    // P is written
+
+  // The same between the blocks of a pair.
+  ptx::Mbarrier peer_max;   // the peer's row maxima have come
+  ptx::Mbarrier peer_done;  // the peer has read its P, where this block writes
+  ptx::Mbarrier peer_p;     // the peer's P has come
 
   __device__ __forceinline__ explicit SeesawBarriers(unsigned address)
-      : q_full{address}, max_ready{address + 8}, pv_done{address + 16}, p_ready{address + 24} {}
+      : q_full{address},
+        max_ready{address + 8},
+        pv_done{address + 16},
+        p_ready{address + 24},
+        peer_max{address + 32},
+        peer_done{address + 40},
+        peer_p{address + 48} {}
 
   __device__ __forceinline__ void init(int consumer_warps) const {
     q_full.init(1);
     max_ready.init(consumer_warps);
     pv_done.init(consumer_warps);
     p_ready.init(consumer_warps);
+    peer_max.init(1);
+    peer_done.init(consumer_warps);
+    peer_p.init(1);
   }
 };
 
@@ -39,6 +55,7 @@ template <class Plan>
 struct SeesawProducer {
   const abi::TmaAttentionParams& params;
   TileWork work;
+  int block;  // of the tile's blocks
   RingWriter<Plan::kSlots, Plan::kSlotBytes> writer;
 
   __device__ __forceinline__ void load_q(unsigned q, ptx::Mbarrier q_full) const {
@@ -50,17 +67,17 @@ struct SeesawProducer {
     }
   }
 
-  // All keys of a step x 64 columns at a time.
+  // The block's keys x kSlotKColumns at a time.
   __device__ __forceinline__ void load_k(int step) {
-    const int first_key = work.first_key(step, Plan::kKeys);
+    const int first_key = work.first_key(step, Plan::kKeys) + block * Plan::kBlockKeys;
 #pragma unroll 1
     for (int column = 0; column < Plan::kColumnGroups * 64; column += Plan::kSlotKColumns) {
       writer.open(Plan::kKSlotBytes);
-      constexpr int kBoxesDown = Plan::kKeys / Plan::kBoxKvRows;
+      constexpr int kBoxesDown = Plan::kBlockKeys / Plan::kBoxKRows;
 #pragma unroll
       for (int box = 0; box < kBoxesDown * Plan::kSlotKColumns / 64; ++box) {
-        ptx::load_tile(writer.address() + box * Plan::kBoxBytes, params.k_map,
-                       {column + box / kBoxesDown * 64, first_key + box % kBoxesDown * Plan::kBoxKvRows, work.kv_head,
+        ptx::load_tile(writer.address() + box * Plan::kKBoxBytes, params.k_map,
+                       {column + box / kBoxesDown * 64, first_key + box % kBoxesDown * Plan::kBoxKRows, work.kv_head,
                         work.batch},
                        writer.full());
       }
@@ -68,16 +85,16 @@ struct SeesawProducer {
     }
   }
 
-  // All columns x the keys of one box at a time.
+  // The block's columns x the keys of one box at a time.
   __device__ __forceinline__ void load_v(int step) {
     int key = work.first_key(step, Plan::kKeys);
 #pragma unroll 1
     for (int slot = 0; slot < Plan::kVSlots; ++slot) {
       writer.open(Plan::kVSlotBytes);
 #pragma unroll
-      for (int group = 0; group < Plan::kColumnGroups; ++group) {
-        ptx::load_tile(writer.address() + group * Plan::kBoxBytes, params.v_map,
-                       {group * 64, key, work.kv_head, work.batch}, writer.full());
+      for (int group = 0; group < Plan::kBlockGroups; ++group) {
+        ptx::load_tile(writer.address() + group * Plan::kVBoxBytes, params.v_map,
+                       {(block * Plan::kBlockGroups + group) * 64, key, work.kv_head, work.batch}, writer.full());
       }
       key += Plan::kSlotVKeys;
       writer.advance();
@@ -96,6 +113,21 @@ struct SeesawProducer {
   }
 };
 
+// The lane that carries this block's part of P to the other block of the pair, once a step.
+template <class Plan>
+__device__ __forceinline__ void carry_p_to_peer(const SeesawBarriers& barriers, const TileWork& work, unsigned own_p,
+                                                int peer) {
+  const unsigned peer_p = ptx::peer_address(own_p, peer);
+  const unsigned peer_full = ptx::peer_address(barriers.peer_p.address, peer);
+#pragma unroll 1
+  for (int step = 0; step < work.steps; ++step) {
+    barriers.peer_p.arrive_expect(Plan::kBlockPBytes);
+    barriers.p_ready.wait(step & 1);
+    barriers.peer_done.wait(step & 1);
+    ptx::copy_to_peer(peer_p, own_p, Plan::kBlockPBytes, peer_full);
+  }
+}
+
 // One consumer warpgroup. While QK^T of a step runs on the tensor cores, P of the step before is stored and O rescaled;
 // while PV runs, the softmax of the next step is computed. Both are cut into pieces, one for each slot of the ring.
 template <class Element, class Plan, class Ring>
@@ -112,8 +144,9 @@ struct SeesawConsumer {
   ptx::WgmmaDescriptor k_descriptor;  // of this warpgroup's keys in slot 0
   ptx::WgmmaDescriptor v_descriptor;  // of this warpgroup's columns in slot 0
   unsigned p;                         // shared-memory address
-  float (*stats)[2][Plan::kRows];  // [step parity][warpgroup][row]
-  int warpgroup;       // 0: the first half of the keys and of O's columns
+  float (*stats)[Plan::kParts][Plan::kRows];  // [step parity][part][row]
+  int part;            // which part of the step's keys and of O's columns is the warpgroup's
+  int peer;            // the other block of a pair
   int row;             // of the thread's first row in the tile
   ColumnLimit limit;
 
@@ -159,7 +192,7 @@ struct SeesawConsumer {
 #pragma unroll
     for (int k = 0; k < Plan::kSlotKColumns / 16; ++k) {
       const ptx::WgmmaDescriptor qk = q_tile.advance(k / 4 * Plan::kRows * Plan::kRowBytes + k % 4 * 32);
-      const ptx::WgmmaDescriptor kk = k_tile.advance(k / 4 * Plan::kKeys * Plan::kRowBytes + k % 4 * 32);
+      const ptx::WgmmaDescriptor kk = k_tile.advance(k / 4 * Plan::kBlockKeys * Plan::kRowBytes + k % 4 * 32);
       if (kSlot == 0 && k == 0) {
         ptx::Wgmma<Plan::kOwnKeys>::template ss<Element, ptx::BMajor::k, 0>(s, qk, kk);
       } else {
@@ -194,33 +227,56 @@ struct SeesawConsumer {
     if constexpr (kLeft > 0) {
       constexpr int kWidth = kLeft <= 256 ? kLeft : 192;
       ptx::Wgmma<kWidth>::template ss<Element, ptx::BMajor::n, 1>(o + kFrom / 2, p_tile,
-                                                                  v_tile.advance(kFrom / 64 * Plan::kBoxBytes));
+                                                                  v_tile.advance(kFrom / 64 * Plan::kVBoxBytes));
       issue_pv_columns<kFrom + kWidth>(p_tile, v_tile);
     }
   }
 
   // ---- pieces of softmax
 
+  // Writes one value for each of the thread's rows where every warpgroup of the tile can read it.
+  __device__ __forceinline__ void publish(int buffer, const float (&values)[2]) {
+    if constexpr (Plan::kBlocks > 1) {
+      if (threadIdx.x == kFirstConsumer) barriers.peer_max.arrive_expect(2 * Plan::kRows * 4);
+    }
+    if (threadIdx.x % 4 == 0) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float* place = &stats[buffer][part][row + 8 * i];
+        *place = values[i];
+        if constexpr (Plan::kBlocks > 1) {
+          ptx::store_peer(ptx::peer_address(ptx::shared_address(place), peer), values[i],
+                          ptx::peer_address(barriers.peer_max.address, peer));
+        }
+      }
+    }
+    barriers.max_ready.warp_arrive();
+  }
+
+  __device__ __forceinline__ void wait_published(int phase) const {
+    barriers.max_ready.wait(phase & 1);
+    if constexpr (Plan::kBlocks > 1) barriers.peer_max.wait(phase & 1);
+  }
+
   __device__ __forceinline__ void publish_max(int step) {
-    const int first_column = work.first_key(step, Plan::kKeys) + warpgroup * Plan::kOwnKeys;
+    const int first_column = work.first_key(step, Plan::kKeys) + part * Plan::kOwnKeys;
     if (limit.touches(first_column + Plan::kOwnKeys)) {
       limit.template apply<kScores>(s, first_column + threadIdx.x % 4 * 2);
     }
     float own[2];
     row_max<kScores>(s, own);
-    if (threadIdx.x % 4 == 0) {
-      stats[step & 1][warpgroup][row] = own[0];
-      stats[step & 1][warpgroup][row + 8] = own[1];
-    }
-    barriers.max_ready.warp_arrive();
+    publish(step & 1, own);
   }
 
   __device__ __forceinline__ void combine_max(int step) {
-    barriers.max_ready.wait(step & 1);
+    wait_published(step);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const float both = fmaxf(stats[step & 1][0][row + 8 * i], stats[step & 1][1][row + 8 * i]);
-      const float larger = fmaxf(maximum[i], both);
+      float larger = maximum[i];
+#pragma unroll
+      for (int other = 0; other < Plan::kParts; ++other) {
+        larger = fmaxf(larger, stats[step & 1][other][row + 8 * i]);
+      }
       rescale[i] = exp2_approx((maximum[i] - larger) * a.scale_log2);
       maximum[i] = larger;
       scaled_max[i] = larger * a.scale_log2;
@@ -243,20 +299,18 @@ struct SeesawConsumer {
 
   template <int kPiece, int kPieces>
   __device__ __forceinline__ void softmax_piece(int step) {
-    if constexpr (kPiece == 0) {
-      publish_max(step);
-    } else {
-      if constexpr (kPiece == 1) combine_max(step);
-      constexpr int kParts = kPieces - 1;
-      constexpr int kFrom = kScores / 4 * (kPiece - 1) / kParts * 4;
-      constexpr int kTo = kScores / 4 * kPiece / kParts * 4;
-      exponentiate<kFrom, kTo>();
+    constexpr int kCombine = Plan::kBlocks > 1 ? kPieces / 2 : 1;  // a pair's maxima take longer
+    if constexpr (kPiece == 0) publish_max(step);
+    if constexpr (kPiece >= kCombine) {
+      if constexpr (kPiece == kCombine) combine_max(step);
+      constexpr int kParts = kPieces - kCombine;
+      exponentiate<kScores / 4 * (kPiece - kCombine) / kParts * 4, kScores / 4 * (kPiece - kCombine + 1) / kParts * 4>();
     }
   }
 
   // P in shared memory: K-major chunks of 64 rows x 64 keys, swizzled as the copy engine does.
   __device__ __forceinline__ void store_p() {
-    const int first_key = warpgroup * Plan::kOwnKeys;
+    const int first_key = part * Plan::kOwnKeys;
     const unsigned base = p + first_key / 64 * Plan::kRows * Plan::kRowBytes + threadIdx.x % 4 * 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -275,6 +329,16 @@ struct SeesawConsumer {
   __device__ __forceinline__ void rescale_output() {
 #pragma unroll
     for (int i = kFrom; i < kTo; ++i) o[i] *= rescale[i / 2 % 2];
+  }
+
+  __device__ __forceinline__ void report_pv_done() const {
+    barriers.pv_done.warp_arrive();
+    if constexpr (Plan::kBlocks > 1) ptx::warp_arrive_peer(ptx::peer_address(barriers.peer_done.address, peer));
+  }
+
+  __device__ __forceinline__ void wait_p(int step) const {
+    barriers.p_ready.wait(step & 1);
+    if constexpr (Plan::kBlocks > 1) barriers.peer_p.wait(step & 1);
   }
 
   // ---- phases
@@ -302,7 +366,7 @@ struct SeesawConsumer {
       if constexpr (kSlot == 0) {
         ptx::pin_accumulators<kOutputs>(o);
         if (step > 1) release_before<kQk>();
-        barriers.pv_done.warp_arrive();
+        report_pv_done();
       } else {
         release_before<kQk + kSlot>();
         if constexpr (kSlot == 1) {
@@ -321,7 +385,7 @@ struct SeesawConsumer {
   __device__ __forceinline__ void pv_phase(int step) {
     if constexpr (kSlot < Plan::kVSlots) {
       if constexpr (kSlot == 0) {
-        barriers.p_ready.wait((step - 1) & 1);
+        wait_p(step - 1);
         ptx::pin_accumulators<kOutputs>(o);
       }
       issue_pv<kSlot, kPv + kSlot>(step);
@@ -372,11 +436,11 @@ struct SeesawConsumer {
       ptx::wgmma_wait<0>();
       ptx::pin_accumulators<kOutputs>(o);
       if (work.steps > 1) release_before<kLast>();
-      barriers.pv_done.warp_arrive();
+      report_pv_done();
       barriers.pv_done.wait((work.steps - 1) & 1);
       store_p();
       rescale_output<0, kOutputs>();
-      barriers.p_ready.wait((work.steps - 1) & 1);
+      wait_p(work.steps - 1);
       ptx::pin_accumulators<kOutputs>(o);
       last_pv_phase<0>(work.steps);
       ptx::wgmma_wait<0>();
@@ -385,31 +449,32 @@ struct SeesawConsumer {
     store_output();
   }
 
-  // Adds up both warpgroups' row sums, then writes this one's columns of O; the first also writes the LSE.
+  // Adds up the warpgroups' row sums, then writes this one's columns of O; the first also writes the LSE.
   __device__ __forceinline__ void store_output() {
     const int buffer = work.steps & 1;  // the one that the last step did not use
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      sum[i] = quad_sum(sum[i]);
-      if (threadIdx.x % 4 == 0) stats[buffer][warpgroup][row + 8 * i] = sum[i];
-    }
-    ptx::named_barrier_sync(kConsumersBarrier, 256);
+    const float own[2] = {quad_sum(sum[0]), quad_sum(sum[1])};
+    publish(buffer, own);
+    wait_published(work.steps);
     Element* head_output = static_cast<Element*>(a.o) + work.batch * a.o_stride.batch + work.head * a.o_stride.head;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int query = work.query_row + row + 8 * i;
-      const float total = stats[buffer][0][row + 8 * i] + stats[buffer][1][row + 8 * i];
+      float total = 0.f;
+#pragma unroll
+      for (int other = 0; other < Plan::kParts; ++other) total += stats[buffer][other][row + 8 * i];
       const bool exists = query < a.q_len;
       store_row_fragment<Element, kOutputs>(o, i, inverse_or_zero(total), head_output + query * a.o_stride.row,
-                                            warpgroup * Plan::kOwnColumns, a.head_dim, exists);
-      if (a.lse != nullptr && exists && warpgroup == 0 && threadIdx.x % 4 == 0) {
+                                            part * Plan::kOwnColumns, a.head_dim, exists);
+      if (a.lse != nullptr && exists && part == 0 && threadIdx.x % 4 == 0) {
         const long long head_index = static_cast<long long>(work.batch) * a.heads + work.head;
         a.lse[head_index * a.q_len + query] = log_sum_exp(maximum[i], total, a.scale);
       }
     }
+    // Shared memory must outlive what the peer still sends.
+    if constexpr (Plan::kBlocks > 1) ptx::cluster_sync();
   }
 
-  static constexpr int kConsumersBarrier = 1;
+  static constexpr int kFirstConsumer = 128;  // thread
 };
 
 template <class Variant>
@@ -424,10 +489,10 @@ struct Seesaw {
   static constexpr int kSmemBytes = Plan::kSmemBytes;
   static constexpr int kTileM = Plan::kRows;
   static constexpr int kTileN = Plan::kKeys;
-  static constexpr int kCluster = 1;
+  static constexpr int kCluster = Plan::kBlocks;
   static constexpr int kBoxCols = 64;
   static constexpr int kBoxQRows = Plan::kRows;
-  static constexpr int kBoxKvRows = Plan::kBoxKvRows;
+  static constexpr int kBoxKvRows = Plan::kBoxVRows;
   static constexpr int kSwizzle = 128;
   static constexpr int kPersistent = 0;
 
@@ -439,7 +504,9 @@ struct Seesaw {
     const unsigned base = ptx::shared_address(shared);
     const SeesawBarriers barriers(base + Plan::kBarrierOffset);
     const Ring ring{base + Plan::kRingOffset, base + Plan::kBarrierOffset + Plan::kFixedBarriers * 8};
-    const TileWork work = TileWork::of_block(params.a, Plan::kRows, Plan::kKeys);
+    const TileWork work = TileWork::of_block(params.a, Plan::kRows, Plan::kKeys, Plan::kBlocks);
+    const int block = Plan::kBlocks > 1 ? static_cast<int>(ptx::cluster_rank()) : 0;
+    const int peer = block ^ 1;
     const int warp = ptx::uniform(threadIdx.x / 32);
 
     if (threadIdx.x == 0) {
@@ -447,17 +514,24 @@ struct Seesaw {
       ring.init(8);
       ptx::fence_mbarrier_init();
     }
-    __syncthreads();
+    if constexpr (Plan::kBlocks > 1) {
+      ptx::cluster_sync();
+    } else {
+      __syncthreads();
+    }
 
     if (warp < 4) {
       ptx::release_registers<kProducerRegisters>();
       if (warp == 0 && ptx::elect_one()) {
-        SeesawProducer<Plan> producer{params, work, RingWriter<Plan::kSlots, Plan::kSlotBytes>(ring)};
+        SeesawProducer<Plan> producer{params, work, block, RingWriter<Plan::kSlots, Plan::kSlotBytes>(ring)};
         producer.run(base, barriers.q_full);
+      } else if (Plan::kBlocks > 1 && warp == 1 && ptx::elect_one()) {
+        carry_p_to_peer<Plan>(barriers, work, base + Plan::kPOffset + block * Plan::kBlockPBytes, peer);
       }
     } else {
       ptx::claim_registers<kConsumerRegisters>();
       const int warpgroup = warp / 4 - 1;
+      const int part = block * 2 + warpgroup;
       const int row = warp % 4 * 16 + threadIdx.x % 32 / 4;
       SeesawConsumer<Element, Plan, Ring> consumer{
           params.a,
@@ -467,14 +541,14 @@ struct Seesaw {
           ptx::k_major_descriptor(base),
           ptx::k_major_descriptor(base + Plan::kPOffset),
           ptx::k_major_descriptor(ring.data + warpgroup * Plan::kOwnKeys * Plan::kRowBytes),
-          ptx::mn_major_descriptor(ring.data + warpgroup * (Plan::kOwnColumns / 64) * Plan::kBoxBytes,
-                                   Plan::kBoxBytes),
+          ptx::mn_major_descriptor(ring.data + warpgroup * (Plan::kOwnColumns / 64) * Plan::kVBoxBytes,
+                                   Plan::kVBoxBytes),
           base + Plan::kPOffset,
-          reinterpret_cast<float(*)[2][Plan::kRows]>(shared + Plan::kStatOffset),
-          warpgroup,
+          reinterpret_cast<float(*)[Plan::kParts][Plan::kRows]>(shared + Plan::kStatOffset),
+          part,
+          peer,
           row,
-          ColumnLimit(work.query_row, work.query_row + row, params.a.kv_len, params.a.causal,
-                      params.a.causal_offset)};
+          ColumnLimit(work.query_row, work.query_row + row, params.a.kv_len, params.a.causal, params.a.causal_offset)};
       consumer.run();
     }
   }

@@ -50,4 +50,28 @@ struct RingWriter {
   }
 };
 
+// A consumer's place in the ring, for kernels that do not know it when they are compiled.
+template <int kSlots, int kSlotBytes>
+struct RingReader {
+  SlotRing<kSlots, kSlotBytes> ring;
+  int slot = 0;
+  unsigned parity = 0;
+
+  __device__ __forceinline__ explicit RingReader(SlotRing<kSlots, kSlotBytes> ring) : ring(ring) {}
+
+  // Waits until the next slot is loaded and returns its index.
+  __device__ __forceinline__ int next() {
+    ring.full(slot).wait(parity);
+    const int ready = slot;
+    if (++slot == kSlots) {
+      slot = 0;
+      parity ^= 1;
+    }
+    return ready;
+  }
+
+  // By each consumer warp, once it has read the slot.
+  __device__ __forceinline__ void release(int index) const { ring.empty(index).warp_arrive(); }
+};
+
 }  // namespace ffpa::hopper

@@ -15,9 +15,10 @@ struct TileWork {
 
   // The one-dimensional grid runs over query tiles, then heads, then batches, so that blocks which run together share K
   // and V. Causal tiles of a head run longest first; the short ones of the last head fill the tail of the grid.
-  static __device__ __forceinline__ TileWork of_block(const abi::AttentionParams& a, int tile_rows, int step_keys) {
+  static __device__ __forceinline__ TileWork of_block(const abi::AttentionParams& a, int tile_rows, int step_keys,
+                                                          int blocks_a_tile = 1) {
     TileWork work;
-    const unsigned block = blockIdx.x;
+    const unsigned block = blockIdx.x / blocks_a_tile;
     const unsigned q_tiles = a.q_tiles;
     const unsigned head_index = block / q_tiles;
     const unsigned tile = block - head_index * q_tiles;
