@@ -15,23 +15,34 @@
 
 namespace ffpa::hopper {
 
-// The lane that keeps the ring filled: K of step 0, then for each step K of the next step and V of this one.
+// The barriers of Q's buffer, which the tiles of a block use in turn.
+struct QBarriers {
+  ptx::Mbarrier full;   // counts Q's bytes
+  ptx::Mbarrier empty;  // one arrival of each consumer warp after its last QK^T of a tile
+};
+
+// The lane that keeps the ring filled, tile after tile: K of step 0, then for each step K of the next step and V of this
+// one. So K of a tile, and Q as soon as its buffer is free, come while the tile before ends.
 template <class Plan>
 struct Bm128Producer {
   const abi::TmaAttentionParams& params;
-  TileWork work;
   RingWriter<Plan::kSlots, Plan::kSlotBytes> writer;
+  unsigned q;  // shared-memory address
+  QBarriers q_barriers;
+  unsigned q_parity = 0;
 
-  __device__ __forceinline__ void load_q(unsigned q, ptx::Mbarrier q_full) const {
-    q_full.arrive_expect(Plan::kQBytes);
+  __device__ __forceinline__ void load_q(const TileWork& work) {
+    q_barriers.empty.wait(q_parity ^ 1);
+    q_barriers.full.arrive_expect(Plan::kQBytes);
 #pragma unroll
     for (int group = 0; group < Plan::kColumnGroups; ++group) {
       ptx::load_tile(q + group * Plan::kQGroupBytes, params.q_map,
-                     {group * 64, work.query_row, work.head, work.batch}, q_full);
+                     {group * 64, work.query_row, work.head, work.batch}, q_barriers.full);
     }
+    q_parity ^= 1;
   }
 
-  __device__ __forceinline__ void load_keys(const abi::TensorMap& map, int step) {
+  __device__ __forceinline__ void load_keys(const abi::TensorMap& map, const TileWork& work, int step) {
     writer.open(Plan::kSlotBytes);
 #pragma unroll
     for (int group = 0; group < Plan::kColumnGroups; ++group) {
@@ -41,13 +52,16 @@ struct Bm128Producer {
     writer.advance();
   }
 
-  __device__ __forceinline__ void run(unsigned q, ptx::Mbarrier q_full) {
-    if (work.steps == 0) return;
-    load_q(q, q_full);
+  __device__ __forceinline__ void run() {
 #pragma unroll 1
-    for (int step = 0; step <= work.steps; ++step) {
-      if (step < work.steps) load_keys(params.k_map, step);
-      if (step > 0) load_keys(params.v_map, step - 1);
+    for (TileSequence sequence(params.a); !sequence.at_end(); sequence.advance()) {
+      const TileWork work = TileWork::of_tile<Plan::kRows, Plan::kKeys>(params.a, sequence.index);
+#pragma unroll 1
+      for (int step = 0; step <= work.steps; ++step) {
+        if (step < work.steps) load_keys(params.k_map, work, step);
+        if (step == 0 && work.steps > 0) load_q(work);
+        if (step > 0) load_keys(params.v_map, work, step - 1);
+      }
     }
   }
 };
@@ -60,13 +74,22 @@ struct Turns {
 
   int warpgroup;
 
-  __device__ __forceinline__ void wait(bool first_turn) const {
-    if (!(first_turn && warpgroup == 0)) ptx::named_barrier_sync(kFirstBarrier + warpgroup, 256);
+  // The first turn is warpgroup 0's: the last one passes it on before any, and 0 takes what is left over at the end, so
+  // that each barrier sees as many arrivals as waits.
+  __device__ __forceinline__ void begin() const {
+    if (warpgroup == kWarpgroups - 1) pass();
+  }
+  __device__ __forceinline__ void end() const {
+    if (warpgroup == 0) wait();
   }
 
-  __device__ __forceinline__ void pass(bool last_turn) const {
+  __device__ __forceinline__ void wait() const {
+    if (kWarpgroups > 1) ptx::named_barrier_sync(kFirstBarrier + warpgroup, 256);
+  }
+
+  __device__ __forceinline__ void pass() const {
     const int next = warpgroup == kWarpgroups - 1 ? 0 : warpgroup + 1;
-    if (!(last_turn && next == 0)) ptx::named_barrier_arrive(kFirstBarrier + next, 256);
+    if (kWarpgroups > 1) ptx::named_barrier_arrive(kFirstBarrier + next, 256);
   }
 };
 
@@ -76,20 +99,23 @@ struct Bm128Consumer {
   static constexpr int kOutputs = Plan::kColumnGroups * 32;  // a thread
 
   const abi::AttentionParams& a;
-  TileWork work;
   RingReader<Plan::kSlots, Plan::kSlotBytes> reader;
   Turns<Plan::kWarpgroups> turns;
   ptx::WgmmaDescriptor q_descriptor;
   ptx::WgmmaDescriptor k_descriptor;  // of slot 0
   ptx::WgmmaDescriptor v_descriptor;  // of slot 0
-  int row;                            // of the thread's first row in the tile
-  ColumnLimit limit;
+  QBarriers q_barriers;
+  int row;  // of the thread's first row in the tile
+  unsigned q_parity = 0;
 
+  // Of the tile at hand.
+  TileWork work;
+  ColumnLimit limit;
   float o[kOutputs];
   float s[kScores];
-  unsigned packed_p[kScores / 2];             // as wgmma takes A: four registers for 16 keys
-  float maximum[2] = {kMaxFloor, kMaxFloor};  // raw scores
-  float sum[2] = {0.f, 0.f};
+  unsigned packed_p[kScores / 2];  // as wgmma takes A: four registers for 16 keys
+  float maximum[2];                // raw scores
+  float sum[2];
   float rescale[2];  // what the step multiplies O with
 
   __device__ __forceinline__ void issue_qk(int slot) {
@@ -167,30 +193,52 @@ struct Bm128Consumer {
     ptx::pin_accumulators<kOutputs>(o);
   }
 
-  __device__ __forceinline__ void run(ptx::Mbarrier q_full) {
+  __device__ __forceinline__ void run() {
+    turns.begin();
+#pragma unroll 1
+    for (TileSequence sequence(a); !sequence.at_end(); sequence.advance()) {
+      work = TileWork::of_tile<Plan::kRows, Plan::kKeys>(a, sequence.index);
+      run_tile();
+    }
+    turns.end();
+  }
+
+  // After the last QK^T of the tile.
+  __device__ __forceinline__ void give_back_q() const { q_barriers.empty.warp_arrive(); }
+
+  __device__ __forceinline__ void run_tile() {
+    limit = ColumnLimit(work.query_row, work.query_row + row, a.kv_len, a.causal, a.causal_offset);
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) o[i] = 0.f;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      maximum[i] = kMaxFloor;
+      sum[i] = 0.f;
+    }
     if (work.steps > 0) {
-      q_full.wait(0);
       const int first_k_slot = reader.next();
+      q_barriers.full.wait(q_parity);
+      q_parity ^= 1;
       issue_qk(first_k_slot);
       ptx::wgmma_wait<0>();
       ptx::pin_accumulators<kScores>(s);
       reader.release(first_k_slot);
+      if (work.steps == 1) give_back_q();
       softmax(0);
       pack_weights();
 #pragma unroll 1
       for (int step = 1; step < work.steps; ++step) {
         const int k_slot = reader.next();
-        turns.wait(step == 1);
+        turns.wait();
         issue_qk(k_slot);
         rescale_output();
         const int v_slot = reader.next();
         issue_pv(v_slot);
-        turns.pass(step == work.steps - 1);
+        turns.pass();
         ptx::wgmma_wait<1>();
         ptx::pin_accumulators<kScores>(s);
         reader.release(k_slot);
+        if (step == work.steps - 1) give_back_q();
         softmax(step);
         ptx::wgmma_wait<0>();
         ptx::pin_accumulators<kOutputs>(o);
@@ -198,9 +246,11 @@ struct Bm128Consumer {
         pack_weights();
       }
       rescale_output();
-      issue_pv(reader.next());
+      const int last_v_slot = reader.next();
+      issue_pv(last_v_slot);
       ptx::wgmma_wait<0>();
       ptx::pin_accumulators<kOutputs>(o);
+      reader.release(last_v_slot);
     }
     store_output();
   }
@@ -228,8 +278,8 @@ struct Bm128 {
   using Element = typename Variant::Element;
   using Plan = Bm128Plan<Variant::kHeadDim>;
 
-  static constexpr int kThreads = 128 * (1 + Plan::kWarpgroups);  // a producer warpgroup, then the consumers
-  static constexpr int kMinBlocks = 1;
+  static constexpr int kThreads = Plan::kThreads;
+  static constexpr int kMinBlocks = Plan::kBlocksAMultiprocessor;
   static constexpr int kSmemBytes = Plan::kSmemBytes;
   static constexpr int kTileM = Plan::kRows;
   static constexpr int kTileN = Plan::kKeys;
@@ -238,44 +288,41 @@ struct Bm128 {
   static constexpr int kBoxQRows = Plan::kRows;
   static constexpr int kBoxKvRows = Plan::kKeys;
   static constexpr int kSwizzle = 128;
-  static constexpr int kPersistent = 0;
+  static constexpr int kPersistent = 1;
 
   static __device__ __forceinline__ void run(const Params& params) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const unsigned base = ptx::shared_address(shared);
-    const ptx::Mbarrier q_full{base + Plan::kBarrierOffset};
-    const SlotRing<Plan::kSlots, Plan::kSlotBytes> ring{base + Plan::kRingOffset, base + Plan::kBarrierOffset + 8};
-    const TileWork work = TileWork::of_block(params.a, Plan::kRows, Plan::kKeys);
+    const QBarriers q_barriers{{base + Plan::kBarrierOffset}, {base + Plan::kBarrierOffset + 8}};
+    const SlotRing<Plan::kSlots, Plan::kSlotBytes> ring{base + Plan::kRingOffset, base + Plan::kBarrierOffset + 16};
     const int warp = ptx::uniform(threadIdx.x / 32);
 
     if (threadIdx.x == 0) {
-      q_full.init(1);
+      q_barriers.full.init(1);
+      q_barriers.empty.init(4 * Plan::kWarpgroups);
       ring.init(4 * Plan::kWarpgroups);
       ptx::fence_mbarrier_init();
     }
     __syncthreads();
 
-    if (warp < 4) {
-      ptx::release_registers<Plan::kProducerRegisters>();
-      if (warp == 0 && ptx::elect_one()) {
-        Bm128Producer<Plan> producer{params, work, RingWriter<Plan::kSlots, Plan::kSlotBytes>(ring)};
-        producer.run(base, q_full);
+    if (warp >= Plan::kConsumerThreads / 32) {
+      if constexpr (Plan::kMovesRegisters) ptx::release_registers<Plan::kProducerRegisters>();
+      if (warp == Plan::kConsumerThreads / 32 && ptx::elect_one()) {
+        Bm128Producer<Plan> producer{params, RingWriter<Plan::kSlots, Plan::kSlotBytes>(ring), base, q_barriers};
+        producer.run();
       }
     } else {
-      ptx::claim_registers<Plan::kConsumerRegisters>();
-      const int warpgroup = warp / 4 - 1;
-      const int row = (warp - 4) * 16 + threadIdx.x % 32 / 4;
-      Bm128Consumer<Element, Plan> consumer{
-          params.a,
-          work,
-          RingReader<Plan::kSlots, Plan::kSlotBytes>(ring),
-          {warpgroup},
-          ptx::k_major_descriptor(base + warpgroup * 64 * Plan::kRowBytes),
-          ptx::k_major_descriptor(ring.data),
-          ptx::mn_major_descriptor(ring.data, Plan::kKvGroupBytes),
-          row,
-          ColumnLimit(work.query_row, work.query_row + row, params.a.kv_len, params.a.causal, params.a.causal_offset)};
-      consumer.run(q_full);
+      if constexpr (Plan::kMovesRegisters) ptx::claim_registers<Plan::kConsumerRegisters>();
+      const int warpgroup = warp / 4;
+      Bm128Consumer<Element, Plan> consumer{params.a,
+                                            RingReader<Plan::kSlots, Plan::kSlotBytes>(ring),
+                                            {warpgroup},
+                                            ptx::k_major_descriptor(base + warpgroup * 64 * Plan::kRowBytes),
+                                            ptx::k_major_descriptor(ring.data),
+                                            ptx::mn_major_descriptor(ring.data, Plan::kKvGroupBytes),
+                                            q_barriers,
+                                            warp * 16 + static_cast<int>(threadIdx.x) % 32 / 4};
+      consumer.run();
     }
   }
 };

@@ -13,8 +13,15 @@ struct Bm128Plan {
   static constexpr int kKeys = kHeadDim <= 64    ? 128
                                : kHeadDim <= 128 ? 176
                                : kHeadDim <= 192 ? 112
-                               : kHeadDim <= 256 ? 80
+                               : kHeadDim <= 256 ? 96
                                                  : 64;
+
+  // Threads: the consumers, then the producer. Several consumer warpgroups take registers from a producer warpgroup;
+  // a single one shares the multiprocessor with other blocks, and its producer is one warp.
+  static constexpr bool kMovesRegisters = kWarpgroups > 1;
+  static constexpr int kConsumerThreads = 128 * kWarpgroups;
+  static constexpr int kThreads = kConsumerThreads + (kMovesRegisters ? 128 : 32);
+  static constexpr int kBlocksAMultiprocessor = kMovesRegisters ? 1 : kHeadDim <= 64 ? 3 : 2;
   static constexpr int kProducerRegisters = kWarpgroups == 2 ? 24 : 32;
   static constexpr int kConsumerRegisters = kWarpgroups == 2 ? 240 : 160;
 
@@ -25,14 +32,14 @@ struct Bm128Plan {
   static constexpr int kKvGroupBytes = kKeys * kRowBytes;
 
   // Shared memory: Q | ring of K and V tiles | barriers.
-  static constexpr int kBlockBytes = 232448;  // what a block can have on sm_90
+  static constexpr int kBlockBytes = 233472 / kBlocksAMultiprocessor - 1024;  // what a block can have on sm_90
   static constexpr int kQBytes = kColumnGroups * kQGroupBytes;
   static constexpr int kSlotBytes = kColumnGroups * kKvGroupBytes;
   static constexpr int kFittingSlots = (kBlockBytes - kQBytes - 256) / kSlotBytes;
   static constexpr int kSlots = kFittingSlots < 8 ? kFittingSlots : 8;
   static constexpr int kRingOffset = kQBytes;
   static constexpr int kBarrierOffset = kRingOffset + kSlots * kSlotBytes;
-  static constexpr int kSmemBytes = kBarrierOffset + (1 + 2 * kSlots) * 8;
+  static constexpr int kSmemBytes = kBarrierOffset + (2 + 2 * kSlots) * 8;
   static_assert(kSlots >= 3 && kSmemBytes <= kBlockBytes);
 };
 

@@ -73,11 +73,11 @@ struct SeesawProducer {
 #pragma unroll 1
     for (int column = 0; column < Plan::kColumnGroups * 64; column += Plan::kSlotKColumns) {
       writer.open(Plan::kKSlotBytes);
-      constexpr int kBoxesDown = Plan::kBlockKeys / Plan::kBoxKRows;
+      constexpr int kBoxesDown = Plan::kBlockKeys / Plan::kBoxKvRows;
 #pragma unroll
       for (int box = 0; box < kBoxesDown * Plan::kSlotKColumns / 64; ++box) {
-        ptx::load_tile(writer.address() + box * Plan::kKBoxBytes, params.k_map,
-                       {column + box / kBoxesDown * 64, first_key + box % kBoxesDown * Plan::kBoxKRows, work.kv_head,
+        ptx::load_tile(writer.address() + box * Plan::kBoxBytes, params.k_map,
+                       {column + box / kBoxesDown * 64, first_key + box % kBoxesDown * Plan::kBoxKvRows, work.kv_head,
                         work.batch},
                        writer.full());
       }
@@ -93,7 +93,7 @@ struct SeesawProducer {
       writer.open(Plan::kVSlotBytes);
 #pragma unroll
       for (int group = 0; group < Plan::kBlockGroups; ++group) {
-        ptx::load_tile(writer.address() + group * Plan::kVBoxBytes, params.v_map,
+        ptx::load_tile(writer.address() + group * Plan::kBoxBytes, params.v_map,
                        {(block * Plan::kBlockGroups + group) * 64, key, work.kv_head, work.batch}, writer.full());
       }
       key += Plan::kSlotVKeys;
@@ -227,7 +227,7 @@ struct SeesawConsumer {
     if constexpr (kLeft > 0) {
       constexpr int kWidth = kLeft <= 256 ? kLeft : 192;
       ptx::Wgmma<kWidth>::template ss<Element, ptx::BMajor::n, 1>(o + kFrom / 2, p_tile,
-                                                                  v_tile.advance(kFrom / 64 * Plan::kVBoxBytes));
+                                                                  v_tile.advance(kFrom / 64 * Plan::kBoxBytes));
       issue_pv_columns<kFrom + kWidth>(p_tile, v_tile);
     }
   }
@@ -389,10 +389,16 @@ struct SeesawConsumer {
         ptx::pin_accumulators<kOutputs>(o);
       }
       issue_pv<kSlot, kPv + kSlot>(step);
-      ptx::wgmma_wait<1>();
-      release_before<kPv + kSlot>();
-      if constexpr (kSlot == 0) ptx::pin_accumulators<kScores>(s);
-      softmax_piece<kSlot, Plan::kVSlots>(step);
+      if constexpr (kSlot == 0) {
+        ptx::wgmma_wait<1>();
+        release_before<kPv + kSlot>();
+        ptx::pin_accumulators<kScores>(s);
+        softmax_piece<kSlot, Plan::kVSlots>(step);
+      } else {
+        softmax_piece<kSlot, Plan::kVSlots>(step);
+        ptx::wgmma_wait<1>();
+        release_before<kPv + kSlot>();
+      }
       pv_phase<kSlot + 1>(step);
     }
   }
@@ -492,7 +498,7 @@ struct Seesaw {
   static constexpr int kCluster = Plan::kBlocks;
   static constexpr int kBoxCols = 64;
   static constexpr int kBoxQRows = Plan::kRows;
-  static constexpr int kBoxKvRows = Plan::kBoxVRows;
+  static constexpr int kBoxKvRows = Plan::kBoxKvRows;
   static constexpr int kSwizzle = 128;
   static constexpr int kPersistent = 0;
 
@@ -504,7 +510,7 @@ struct Seesaw {
     const unsigned base = ptx::shared_address(shared);
     const SeesawBarriers barriers(base + Plan::kBarrierOffset);
     const Ring ring{base + Plan::kRingOffset, base + Plan::kBarrierOffset + Plan::kFixedBarriers * 8};
-    const TileWork work = TileWork::of_block(params.a, Plan::kRows, Plan::kKeys, Plan::kBlocks);
+    const TileWork work = TileWork::of_tile<Plan::kRows, Plan::kKeys>(params.a, blockIdx.x / Plan::kBlocks);
     const int block = Plan::kBlocks > 1 ? static_cast<int>(ptx::cluster_rank()) : 0;
     const int peer = block ^ 1;
     const int warp = ptx::uniform(threadIdx.x / 32);
@@ -541,8 +547,8 @@ struct Seesaw {
           ptx::k_major_descriptor(base),
           ptx::k_major_descriptor(base + Plan::kPOffset),
           ptx::k_major_descriptor(ring.data + warpgroup * Plan::kOwnKeys * Plan::kRowBytes),
-          ptx::mn_major_descriptor(ring.data + warpgroup * (Plan::kOwnColumns / 64) * Plan::kVBoxBytes,
-                                   Plan::kVBoxBytes),
+          ptx::mn_major_descriptor(ring.data + warpgroup * (Plan::kOwnColumns / 64) * Plan::kBoxBytes,
+                                   Plan::kBoxBytes),
           base + Plan::kPOffset,
           reinterpret_cast<float(*)[Plan::kParts][Plan::kRows]>(shared + Plan::kStatOffset),
           part,

@@ -30,8 +30,8 @@ struct SeesawPlan {
   static constexpr int kOwnColumns = kHeadDim / kParts;         // columns of O that a warpgroup owns
 
   // K passes through the ring in slots of the block's keys x kSlotKColumns, V in slots of kSlotVKeys x the block's columns.
-  static constexpr int kSlotKColumns = kHeadDim > 640 ? 128 : 64;
-  static constexpr int kSlotVKeys = 16;
+  static constexpr int kSlotKColumns = kHeadDim == 384 || kHeadDim == 640 ? 64 : 128;
+  static constexpr int kSlotVKeys = kHeadDim <= 512 ? 32 : 16;
   static constexpr int kKSlots = kHeadDim / kSlotKColumns;
   static constexpr int kVSlots = kKeys / kSlotVKeys;
   static constexpr int kKSlotBytes = kBlockKeys * kSlotKColumns * 2;
@@ -39,11 +39,9 @@ struct SeesawPlan {
   static constexpr int kSlotBytes = kKSlotBytes > kVSlotBytes ? kKSlotBytes : kVSlotBytes;
 
   // Boxes of 64 columns: 128 bytes a row.
-  static constexpr int kBoxKRows = kBlockKeys;
-  static constexpr int kBoxVRows = kSlotVKeys;
+  static constexpr int kBoxKvRows = kSlotVKeys;
   static constexpr int kRowBytes = 128;
-  static constexpr int kKBoxBytes = kBoxKRows * kRowBytes;
-  static constexpr int kVBoxBytes = kBoxVRows * kRowBytes;
+  static constexpr int kBoxBytes = kBoxKvRows * kRowBytes;
 
   // Shared memory: Q | P | ring | row statistics | barriers.
   static constexpr int kQBytes = kRows * kHeadDim * 2;

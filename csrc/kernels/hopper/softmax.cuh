@@ -61,6 +61,8 @@ struct ColumnLimit {
   int limit[2];   // of the thread's two rows
   int unlimited;  // columns below this are visible to every row of the tile
 
+  ColumnLimit() = default;
+
   __device__ __forceinline__ ColumnLimit(int first_row, int row_g, int key_end, bool causal, int causal_offset) {
     unlimited = causal ? min(key_end, first_row + causal_offset + 1) : key_end;
 #pragma unroll

@@ -13,30 +13,63 @@ struct TileWork {
   int key_end;  // keys key_end.. are visible to no row of the tile
   int steps;    // ceil(key_end / keys a step); 0: nothing is visible
 
-  // The one-dimensional grid runs over query tiles, then heads, then batches, so that blocks which run together share K
-  // and V. Causal tiles of a head run longest first; the short ones of the last head fill the tail of the grid.
-  static __device__ __forceinline__ TileWork of_block(const abi::AttentionParams& a, int tile_rows, int step_keys,
-                                                          int blocks_a_tile = 1) {
-    TileWork work;
-    const unsigned block = blockIdx.x / blocks_a_tile;
+  // Tile `index` of q_tiles x heads x batch. Without causal mask the query tiles of a head follow each other, so that
+  // blocks which run together share K and V. With it tiles are of unequal length: heads are taken in groups of
+  // kTileRows / 4, few enough that several blocks at a time still read the same K and V, and within a group all heads'
+  // longest tiles come first; the short ones at the end even out when blocks finish.
+  template <int kTileRows, int kStepKeys>
+  static __device__ __forceinline__ TileWork of_tile(const abi::AttentionParams& a, unsigned index) {
+    constexpr unsigned kGroupHeads = kTileRows / 4;
     const unsigned q_tiles = a.q_tiles;
-    const unsigned head_index = block / q_tiles;
-    const unsigned tile = block - head_index * q_tiles;
-    work.query_row = static_cast<int>(a.causal ? q_tiles - 1 - tile : tile) * tile_rows;
+    unsigned head_index;
+    unsigned tile;
+    if (a.causal) {
+      const unsigned group = index / (q_tiles * kGroupHeads);
+      const unsigned first_head = group * kGroupHeads;
+      const unsigned group_heads = min(kGroupHeads, static_cast<unsigned>(a.heads * a.batch) - first_head);
+      const unsigned place = index - first_head * q_tiles;
+      const unsigned rank = place / group_heads;
+      tile = q_tiles - 1 - rank;
+      head_index = first_head + place - rank * group_heads;
+    } else {
+      head_index = index / q_tiles;
+      tile = index - head_index * q_tiles;
+    }
+    TileWork work;
+    work.query_row = static_cast<int>(tile) * kTileRows;
     work.batch = static_cast<int>(head_index / a.heads);
     work.head = static_cast<int>(head_index - static_cast<unsigned>(work.batch) * a.heads);
     work.kv_head = work.head / a.group;
     work.key_end = a.kv_len;
     if (a.causal) {
-      const int last_row = min(work.query_row + tile_rows, a.q_len) - 1;
+      const int last_row = min(work.query_row + kTileRows, a.q_len) - 1;
       work.key_end = max(0, min(a.kv_len, last_row + a.causal_offset + 1));
     }
-    work.steps = (work.key_end + step_keys - 1) / step_keys;
+    work.steps = (work.key_end + kStepKeys - 1) / kStepKeys;
     return work;
   }
 
   // The first key of a step. Steps run from the last keys to the first: those that need masking come first.
   __device__ __forceinline__ int first_key(int step, int step_keys) const { return (steps - 1 - step) * step_keys; }
+};
+
+// The tiles of a block of a persistent grid: one of every gridDim.x, from alternating ends, which shares out causal
+// tiles evenly without a counter in global memory.
+struct TileSequence {
+  unsigned tiles;
+  unsigned round = 0;
+  unsigned index = blockIdx.x;
+
+  __device__ __forceinline__ explicit TileSequence(const abi::AttentionParams& a)
+      : tiles(static_cast<unsigned>(a.q_tiles) * a.heads * a.batch) {}
+
+  // A block has no tile after the first that does not exist: the ends alternate within one last, incomplete round.
+  __device__ __forceinline__ bool at_end() const { return index >= tiles; }
+
+  __device__ __forceinline__ void advance() {
+    ++round;
+    index = round * gridDim.x + (round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
+  }
 };
 
 }  // namespace ffpa::hopper
