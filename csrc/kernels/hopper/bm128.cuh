@@ -55,7 +55,7 @@ struct Bm128Producer {
   __device__ __forceinline__ void run() {
 #pragma unroll 1
     for (TileSequence sequence(params.a); !sequence.at_end(); sequence.advance()) {
-      const TileWork work = TileWork::of_tile<Plan::kRows, Plan::kKeys>(params.a, sequence.index);
+      const TileWork work = TileWork::of_tile<Plan::kHeadGroup, Plan::kRows, Plan::kKeys>(params.a, sequence.index);
 #pragma unroll 1
       for (int step = 0; step <= work.steps; ++step) {
         if (step < work.steps) load_keys(params.k_map, work, step);
@@ -197,7 +197,7 @@ struct Bm128Consumer {
     turns.begin();
 #pragma unroll 1
     for (TileSequence sequence(a); !sequence.at_end(); sequence.advance()) {
-      work = TileWork::of_tile<Plan::kRows, Plan::kKeys>(a, sequence.index);
+      work = TileWork::of_tile<Plan::kHeadGroup, Plan::kRows, Plan::kKeys>(a, sequence.index);
       run_tile();
     }
     turns.end();
@@ -288,7 +288,7 @@ struct Bm128 {
   static constexpr int kBoxQRows = Plan::kRows;
   static constexpr int kBoxKvRows = Plan::kKeys;
   static constexpr int kSwizzle = 128;
-  static constexpr int kPersistent = 1;
+  static constexpr int kPersistent = Plan::kPersistent;
 
   static __device__ __forceinline__ void run(const Params& params) {
     extern __shared__ __align__(1024) unsigned char shared[];

@@ -1,6 +1,8 @@
 // Tile shapes and shared-memory layout of the bm128 kernel, for each head dim.
 #pragma once
 
+#include "kernels/hopper/tile_work.cuh"
+
 namespace ffpa::hopper {
 
 // Head dims 64..320: each consumer warpgroup owns 64 query rows and all of O's columns.
@@ -24,6 +26,10 @@ struct Bm128Plan {
   static constexpr int kBlocksAMultiprocessor = kMovesRegisters ? 1 : kHeadDim <= 64 ? 3 : 2;
   static constexpr int kProducerRegisters = kWarpgroups == 2 ? 24 : 32;
   static constexpr int kConsumerRegisters = kWarpgroups == 2 ? 240 : 160;
+
+  // Where tiles are short, starting a block anew for each costs more than an even deal of them gains.
+  static constexpr bool kPersistent = kHeadDim <= 64;
+  static constexpr HeadGroup kHeadGroup = kPersistent ? HeadGroup::wide : HeadGroup::cached;
 
   // Q, K and V lie in groups of 64 columns: one box each, 128 bytes a row.
   static constexpr int kColumnGroups = kHeadDim / 64;

@@ -121,6 +121,7 @@ __device__ __forceinline__ void carry_p_to_peer(const SeesawBarriers& barriers, 
   const unsigned peer_full = ptx::peer_address(barriers.peer_p.address, peer);
 #pragma unroll 1
   for (int step = 0; step < work.steps; ++step) {
+    if (step > 0) barriers.peer_p.wait((step - 1) & 1);  // else the arrival would count for the phase before
     barriers.peer_p.arrive_expect(Plan::kBlockPBytes);
     barriers.p_ready.wait(step & 1);
     barriers.peer_done.wait(step & 1);
@@ -505,12 +506,16 @@ struct Seesaw {
   static constexpr int kProducerRegisters = 24;
   static constexpr int kConsumerRegisters = 240;
 
+  // Each role computes it: what lives across the roles would have to fit into the producer's registers.
+  static __device__ __forceinline__ TileWork work_of_block(const abi::AttentionParams& a) {
+    return TileWork::of_tile<HeadGroup::cached, Plan::kRows, Plan::kKeys>(a, blockIdx.x / Plan::kBlocks);
+  }
+
   static __device__ __forceinline__ void run(const Params& params) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const unsigned base = ptx::shared_address(shared);
     const SeesawBarriers barriers(base + Plan::kBarrierOffset);
     const Ring ring{base + Plan::kRingOffset, base + Plan::kBarrierOffset + Plan::kFixedBarriers * 8};
-    const TileWork work = TileWork::of_tile<Plan::kRows, Plan::kKeys>(params.a, blockIdx.x / Plan::kBlocks);
     const int block = Plan::kBlocks > 1 ? static_cast<int>(ptx::cluster_rank()) : 0;
     const int peer = block ^ 1;
     const int warp = ptx::uniform(threadIdx.x / 32);
@@ -529,13 +534,14 @@ struct Seesaw {
     if (warp < 4) {
       ptx::release_registers<kProducerRegisters>();
       if (warp == 0 && ptx::elect_one()) {
-        SeesawProducer<Plan> producer{params, work, block, RingWriter<Plan::kSlots, Plan::kSlotBytes>(ring)};
+        SeesawProducer<Plan> producer{params, work_of_block(params.a), block, RingWriter<Plan::kSlots, Plan::kSlotBytes>(ring)};
         producer.run(base, barriers.q_full);
       } else if (Plan::kBlocks > 1 && warp == 1 && ptx::elect_one()) {
-        carry_p_to_peer<Plan>(barriers, work, base + Plan::kPOffset + block * Plan::kBlockPBytes, peer);
+        carry_p_to_peer<Plan>(barriers, work_of_block(params.a), base + Plan::kPOffset + block * Plan::kBlockPBytes, peer);
       }
     } else {
       ptx::claim_registers<kConsumerRegisters>();
+      const TileWork work = work_of_block(params.a);
       const int warpgroup = warp / 4 - 1;
       const int part = block * 2 + warpgroup;
       const int row = warp % 4 * 16 + threadIdx.x % 32 / 4;

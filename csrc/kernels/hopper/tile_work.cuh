@@ -5,6 +5,13 @@
 
 namespace ffpa::hopper {
 
+// How many heads' causal tiles are dealt out together, longest first. The more heads, the better the short tiles at the
+// end even out when blocks finish; the fewer, the more blocks read the same K and V at a time.
+enum class HeadGroup {
+  cached,  // as many heads as the level-2 cache holds K and V of; for grids that the hardware deals out
+  wide,    // a fixed, larger number; for persistent grids, whose static shares must be even
+};
+
 struct TileWork {
   int query_row;  // the first of the tile
   int head;
@@ -13,20 +20,28 @@ struct TileWork {
   int key_end;  // keys key_end.. are visible to no row of the tile
   int steps;    // ceil(key_end / keys a step); 0: nothing is visible
 
+  // Heads in a group; about half of the cache is counted on.
+  template <HeadGroup kGroup, int kTileRows>
+  static __device__ __forceinline__ unsigned group_size(const abi::AttentionParams& a) {
+    constexpr float kCachedElements = 8 << 20;  // of K, and as many of V: 32 MiB
+    if constexpr (kGroup == HeadGroup::wide) return kTileRows / 4;
+    const float kv_heads = kCachedElements / (static_cast<float>(a.kv_len) * static_cast<float>(a.head_dim));
+    return max(1u, static_cast<unsigned>(kv_heads)) * a.group;
+  }
+
   // Tile `index` of q_tiles x heads x batch. Without causal mask the query tiles of a head follow each other, so that
-  // blocks which run together share K and V. With it tiles are of unequal length: heads are taken in groups of
-  // kTileRows / 4, few enough that several blocks at a time still read the same K and V, and within a group all heads'
-  // longest tiles come first; the short ones at the end even out when blocks finish.
-  template <int kTileRows, int kStepKeys>
+  // blocks which run together share K and V. With it tiles are of unequal length: within a group of heads all heads'
+  // longest tiles come first.
+  template <HeadGroup kGroup, int kTileRows, int kStepKeys>
   static __device__ __forceinline__ TileWork of_tile(const abi::AttentionParams& a, unsigned index) {
-    constexpr unsigned kGroupHeads = kTileRows / 4;
     const unsigned q_tiles = a.q_tiles;
     unsigned head_index;
     unsigned tile;
     if (a.causal) {
-      const unsigned group = index / (q_tiles * kGroupHeads);
-      const unsigned first_head = group * kGroupHeads;
-      const unsigned group_heads = min(kGroupHeads, static_cast<unsigned>(a.heads * a.batch) - first_head);
+      const unsigned all_heads = static_cast<unsigned>(a.heads) * a.batch;
+      const unsigned full_group = min(group_size<kGroup, kTileRows>(a), all_heads);
+      const unsigned first_head = index / (q_tiles * full_group) * full_group;
+      const unsigned group_heads = min(full_group, all_heads - first_head);
       const unsigned place = index - first_head * q_tiles;
       const unsigned rank = place / group_heads;
       tile = q_tiles - 1 - rank;
