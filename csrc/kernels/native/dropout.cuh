@@ -42,8 +42,8 @@ class Dropout {
 
  private:
   // Bit 4n + i decides about element i of n-tile n: row + i / 2 * 8, key col + 8n + i % 2. `row` is the index of the
-  // row's first element. Here four keys from a multiple of 4 share a counter, and two neighbouring threads hold them for
-  // the rows g and g + 8: the even one draws for row g, the odd one for row g + 8, and they exchange halves.
+  // row's first element. Here four keys from a multiple of 4 share a counter, and two neighbouring threads hold them
+  // for the rows g and g + 8: the even one draws for row g, the odd one for row g + 8, and they exchange halves.
   __device__ __forceinline__ u32 keep_shared(u64 row, int col, u32 limit) const {
     const u32 odd = Lane<T>::index() & 1;
     const u64 counter = offset_ + ((row + (odd ? 8ull * p_.kv_len : 0ull) + (col & ~3)) >> 2);

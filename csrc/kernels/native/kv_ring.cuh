@@ -1,8 +1,8 @@
 // The stream of K and V boxes of one block: for every tile of keys the steps of K, then the steps of V.
 //
-// A step is kStepBoxes boxes of [kTileN keys][64 columns]. The consumer calls `next(tile, step)` once a step and gets the
-// shared address of the step's first box, valid until the following `next`. A loader of another kind (TMA) has the same
-// constructor and the same `next`.
+// A step is kStepBoxes boxes of [kTileN keys][64 columns]. The consumer calls `next(tile, step)` once a step and gets
+// the shared address of the step's first box, valid until the following `next`. A loader of another kind (TMA) has the
+// same constructor and the same `next`.
 #pragma once
 
 #include "abi/attention_params.h"

@@ -1,5 +1,5 @@
-// From raw dot products to the scores that the softmax takes: the scale, and the attention mask tensor if the variant has
-// one.
+// From raw dot products to the scores that the softmax takes: the scale, and the attention mask tensor if the variant
+// has one.
 #pragma once
 
 #include "abi/attention_params.h"
@@ -26,8 +26,9 @@ class PlainScores {
   float factor_;
 };
 
-// A mask tensor: scores are scale * QK^T + mask, and a tile of the mask travels through shared memory, because a thread's
-// elements are scattered over rows. The tile is rows of 128 bytes (swizzled boxes) of the mask's own element type.
+// A mask tensor: scores are scale * QK^T + mask, and a tile of the mask travels through shared memory, because a
+// thread's elements are scattered over rows. The tile is rows of 128 bytes (swizzled boxes) of the mask's own element
+// type.
 template <class T>
 class BiasedScores {
  public:

@@ -1,7 +1,8 @@
 // native.split_d: prefill with mma.sync for every architecture, head dims 8 .. 1024.
 //
-// Q of the block's rows stays in shared memory. K and V stream through one ring of [keys][64 columns] boxes: S is summed
-// over the boxes of K, O is updated a box of V at a time, and so shared memory and the S accumulator do not grow with D.
+// Q of the block's rows stays in shared memory. K and V stream through one ring of [keys][64 columns] boxes: S is
+// summed over the boxes of K, O is updated a box of V at a time, and so shared memory and the S accumulator do not grow
+// with D.
 #pragma once
 
 #include "abi/attention_params.h"

@@ -1,14 +1,16 @@
 // The one table of tile sizes.
 //
-// A block owns tile_m query rows and walks the keys tile_n at a time. Its warps form a warps_m x warps_n grid: along M they
-// split the rows; along N they split the keys of S = Q K^T and the head dim of O = P V.
+// A block owns tile_m query rows and walks the keys tile_n at a time. Its warps form a warps_m x warps_n grid: along M
+// they split the rows; along N they split the keys of S = Q K^T and the head dim of O = P V.
 //
 // Three limits decide a row:
 //  * registers: O costs tile_m * D / threads f32 a thread and must stay at 160 or below (255 registers in all);
 //  * shared memory: Q stays resident (tile_m * D * 2 bytes), P passes through shared memory where warps_n > 1, and the
 //    ring of K and V boxes gets the rest;
-//  * shared-memory bandwidth (128 bytes a clock): an operand-B fragment is 256 bytes and serves rows_per_warp / 16 MMAs.
-//    16 rows a warp cost 256 bytes an MMA and cap the tensor cores at half a block-wide MMA a clock; 32 rows halve that.
+//  * shared-memory bandwidth (128 bytes a clock): an operand-B fragment is 256 bytes and serves rows_per_warp / 16
+//  MMAs.
+//    16 rows a warp cost 256 bytes an MMA and cap the tensor cores at half a block-wide MMA a clock; 32 rows halve
+//    that.
 #pragma once
 
 #include "core/swizzle.cuh"
@@ -68,9 +70,9 @@ struct PrefillTiles {
   static __host__ __device__ constexpr int budget(int, int smem) { return smem; }
 };
 
-// Decode: the rows of a query-head group fill one MMA tile of 16, and all warps split the keys of S and the columns of O.
-// The kernel waits for memory, so shared memory is planned for two blocks a multiprocessor: copies of one in flight while
-// the other computes.
+// Decode: the rows of a query-head group fill one MMA tile of 16, and all warps split the keys of S and the columns of
+// O. The kernel waits for memory, so shared memory is planned for two blocks a multiprocessor: copies of one in flight
+// while the other computes.
 struct DecodeTiles {
   static __host__ __device__ constexpr Tile choose(int head_dim, int smem, Demands demands) {
     const bool wide = smem >= 160 * 1024 && head_dim <= 256 && demands.mask_bytes <= 2;

@@ -1,5 +1,5 @@
-// Which query rows, head and keys a block works on. The types of work tile share their members; a row `r` counts from the
-// tile's first. Blocks recompute a work tile where they need it again: the main loop has no registers to keep it.
+// Which query rows, head and keys a block works on. The types of work tile share their members; a row `r` counts from
+// the tile's first. Blocks recompute a work tile where they need it again: the main loop has no registers to keep it.
 #pragma once
 
 #include "abi/attention_params.h"
@@ -43,8 +43,8 @@ struct PrefillWork {
   __device__ int first_query() const { return row0; }
 };
 
-// Decode: up to 16 of the group * q_len rows that share a KV head (row = head in group * q_len + query), and one split of
-// the keys. Grid: splits * q_tiles * kv_heads * batch, where q_tiles = ceil(group * q_len / 16).
+// Decode: up to 16 of the group * q_len rows that share a KV head (row = head in group * q_len + query), and one split
+// of the keys. Grid: splits * q_tiles * kv_heads * batch, where q_tiles = ceil(group * q_len / 16).
 template <class T>
 struct DecodeWork {
   int batch;
