@@ -2,18 +2,15 @@
 // libraries default to cost a GPU-wide memory barrier and a cache invalidation on each wait.
 #pragma once
 
-namespace ffpa::ptx {
+#include "core/types.cuh"
 
-// The shared-window address of a pointer to shared memory, as PTX operands want it.
-__device__ __forceinline__ unsigned shared_address(const void* pointer) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-}
+namespace ffpa::ptx {
 
 // A barrier in shared memory, named by its address. Phases alternate parity, starting with 0.
 struct Mbarrier {
-  unsigned address;
+  u32 address;
 
-  __device__ __forceinline__ void init(unsigned arrivals) const {
+  __device__ __forceinline__ void init(u32 arrivals) const {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address), "r"(arrivals));
   }
 
@@ -28,12 +25,12 @@ struct Mbarrier {
   }
 
   // An arrival that also makes the phase wait for `bytes` written by the copy engine.
-  __device__ __forceinline__ void arrive_expect(unsigned bytes) const {
+  __device__ __forceinline__ void arrive_expect(u32 bytes) const {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes) : "memory");
   }
 
   // Blocks until the phase of the given parity is complete.
-  __device__ __forceinline__ void wait(unsigned parity) const {
+  __device__ __forceinline__ void wait(u32 parity) const {
     asm volatile(
         "{\n"
         ".reg .pred done;\n"

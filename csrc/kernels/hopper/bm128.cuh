@@ -9,6 +9,7 @@
 #include "kernels/hopper/slot_ring.cuh"
 #include "kernels/hopper/softmax.cuh"
 #include "kernels/hopper/tile_work.cuh"
+#include "ptx/memory.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
 #include "ptx/wgmma.cuh"
@@ -21,23 +22,23 @@ struct QBarriers {
   ptx::Mbarrier empty;  // one arrival of each consumer warp after its last QK^T of a tile
 };
 
-// The lane that keeps the ring filled, tile after tile: K of step 0, then for each step K of the next step and V of this
-// one. So K of a tile, and Q as soon as its buffer is free, come while the tile before ends.
+// The lane that keeps the ring filled, tile after tile: K of step 0, then for each step K of the next step and V of
+// this one. So K of a tile, and Q as soon as its buffer is free, come while the tile before ends.
 template <class Plan>
 struct Bm128Producer {
   const abi::TmaAttentionParams& params;
   RingWriter<Plan::kSlots, Plan::kSlotBytes> writer;
-  unsigned q;  // shared-memory address
+  u32 q;  // shared-memory address
   QBarriers q_barriers;
-  unsigned q_parity = 0;
+  u32 q_parity = 0;
 
   __device__ __forceinline__ void load_q(const TileWork& work) {
     q_barriers.empty.wait(q_parity ^ 1);
     q_barriers.full.arrive_expect(Plan::kQBytes);
 #pragma unroll
     for (int group = 0; group < Plan::kColumnGroups; ++group) {
-      ptx::load_tile(q + group * Plan::kQGroupBytes, params.q_map,
-                     {group * 64, work.query_row, work.head, work.batch}, q_barriers.full);
+      ptx::load_tile(q + group * Plan::kQGroupBytes, params.q_map, {group * 64, work.query_row, work.head, work.batch},
+                     q_barriers.full);
     }
     q_parity ^= 1;
   }
@@ -95,7 +96,7 @@ struct Turns {
 
 template <class Element, class Plan>
 struct Bm128Consumer {
-  static constexpr int kScores = Plan::kKeys / 2;           // a thread
+  static constexpr int kScores = Plan::kKeys / 2;            // a thread
   static constexpr int kOutputs = Plan::kColumnGroups * 32;  // a thread
 
   const abi::AttentionParams& a;
@@ -106,15 +107,15 @@ struct Bm128Consumer {
   ptx::WgmmaDescriptor v_descriptor;  // of slot 0
   QBarriers q_barriers;
   int row;  // of the thread's first row in the tile
-  unsigned q_parity = 0;
+  u32 q_parity = 0;
 
   // Of the tile at hand.
   TileWork work;
   ColumnLimit limit;
   float o[kOutputs];
   float s[kScores];
-  unsigned packed_p[kScores / 2];  // as wgmma takes A: four registers for 16 keys
-  float maximum[2];                // raw scores
+  u32 packed_p[kScores / 2];  // as wgmma takes A: four registers for 16 keys
+  float maximum[2];           // raw scores
   float sum[2];
   float rescale[2];  // what the step multiplies O with
 
@@ -147,7 +148,7 @@ struct Bm128Consumer {
   }
 
   template <int kFrom>
-  __device__ __forceinline__ void issue_pv_columns(const unsigned* p_tile, ptx::WgmmaDescriptor v_tile) {
+  __device__ __forceinline__ void issue_pv_columns(const u32* p_tile, ptx::WgmmaDescriptor v_tile) {
     constexpr int kLeft = Plan::kColumnGroups * 64 - kFrom;
     if constexpr (kLeft > 0) {
       constexpr int kWidth = kLeft <= 256 ? kLeft : 192;
@@ -169,7 +170,7 @@ struct Bm128Consumer {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       larger[i] = fmaxf(maximum[i], larger[i]);
-      rescale[i] = exp2_approx((maximum[i] - larger[i]) * a.scale_log2);
+      rescale[i] = ptx::ex2((maximum[i] - larger[i]) * a.scale_log2);
       maximum[i] = larger[i];
       scaled_max[i] = larger[i] * a.scale_log2;
       sum[i] *= rescale[i];
@@ -177,14 +178,14 @@ struct Bm128Consumer {
 #pragma unroll
     for (int i = 0; i < kScores; ++i) {
       const int half = i / 2 % 2;
-      s[i] = exp2_approx(fmaf(s[i], a.scale_log2, -scaled_max[half]));
+      s[i] = ptx::ex2(fmaf(s[i], a.scale_log2, -scaled_max[half]));
       sum[half] += s[i];
     }
   }
 
   __device__ __forceinline__ void pack_weights() {
 #pragma unroll
-    for (int i = 0; i < kScores / 2; ++i) packed_p[i] = pack2<Element>(s[2 * i], s[2 * i + 1]);
+    for (int i = 0; i < kScores / 2; ++i) packed_p[i] = ptx::pack2<Element>(s[2 * i], s[2 * i + 1]);
   }
 
   __device__ __forceinline__ void rescale_output() {
@@ -292,7 +293,7 @@ struct Bm128 {
 
   static __device__ __forceinline__ void run(const Params& params) {
     extern __shared__ __align__(1024) unsigned char shared[];
-    const unsigned base = ptx::shared_address(shared);
+    const u32 base = ptx::shared_address(shared);
     const QBarriers q_barriers{{base + Plan::kBarrierOffset}, {base + Plan::kBarrierOffset + 8}};
     const SlotRing<Plan::kSlots, Plan::kSlotBytes> ring{base + Plan::kRingOffset, base + Plan::kBarrierOffset + 16};
     const int warp = ptx::uniform(threadIdx.x / 32);

@@ -14,12 +14,12 @@ struct Bm128Plan {
   static constexpr int kRows = 64 * kWarpgroups;
   static constexpr int kKeys = kHeadDim <= 64    ? 128
                                : kHeadDim <= 128 ? 176
-                               : kHeadDim <= 192 ? 112
+                               : kHeadDim <= 192 ? 128
                                : kHeadDim <= 256 ? 96
                                                  : 64;
 
-  // Threads: the consumers, then the producer. Several consumer warpgroups take registers from a producer warpgroup;
-  // a single one shares the multiprocessor with other blocks, and its producer is one warp.
+  // Threads: the consumers, then the producer. Several consumer warpgroups take registers from a producer warpgroup; a
+  // single one shares the multiprocessor with other blocks, and its producer is one warp.
   static constexpr bool kMovesRegisters = kWarpgroups > 1;
   static constexpr int kConsumerThreads = 128 * kWarpgroups;
   static constexpr int kThreads = kConsumerThreads + (kMovesRegisters ? 128 : 32);

@@ -2,14 +2,17 @@
 #pragma once
 
 #include "abi/attention_params.h"
+#include "core/types.cuh"
 
 namespace ffpa::hopper {
 
 // How many heads' causal tiles are dealt out together, longest first. The more heads, the better the short tiles at the
 // end even out when blocks finish; the fewer, the more blocks read the same K and V at a time.
 enum class HeadGroup {
-  cached,  // as many heads as the level-2 cache holds K and V of; for grids that the hardware deals out
-  wide,    // a fixed, larger number; for persistent grids, whose static shares must be even
+  cached,  // as many heads as the level-2 cache holds K and V of; for grids that
+           // the hardware deals out
+  wide,    // a fixed, larger number; for persistent grids, whose static shares
+           // must be even
 };
 
 struct TileWork {
@@ -22,28 +25,28 @@ struct TileWork {
 
   // Heads in a group; about half of the cache is counted on.
   template <HeadGroup kGroup, int kTileRows>
-  static __device__ __forceinline__ unsigned group_size(const abi::AttentionParams& a) {
+  static __device__ __forceinline__ u32 group_size(const abi::AttentionParams& a) {
     constexpr float kCachedElements = 8 << 20;  // of K, and as many of V: 32 MiB
     if constexpr (kGroup == HeadGroup::wide) return kTileRows / 4;
     const float kv_heads = kCachedElements / (static_cast<float>(a.kv_len) * static_cast<float>(a.head_dim));
-    return max(1u, static_cast<unsigned>(kv_heads)) * a.group;
+    return max(1u, static_cast<u32>(kv_heads)) * a.group;
   }
 
   // Tile `index` of q_tiles x heads x batch. Without causal mask the query tiles of a head follow each other, so that
   // blocks which run together share K and V. With it tiles are of unequal length: within a group of heads all heads'
   // longest tiles come first.
   template <HeadGroup kGroup, int kTileRows, int kStepKeys>
-  static __device__ __forceinline__ TileWork of_tile(const abi::AttentionParams& a, unsigned index) {
-    const unsigned q_tiles = a.q_tiles;
-    unsigned head_index;
-    unsigned tile;
+  static __device__ __forceinline__ TileWork of_tile(const abi::AttentionParams& a, u32 index) {
+    const u32 q_tiles = a.q_tiles;
+    u32 head_index;
+    u32 tile;
     if (a.causal) {
-      const unsigned all_heads = static_cast<unsigned>(a.heads) * a.batch;
-      const unsigned full_group = min(group_size<kGroup, kTileRows>(a), all_heads);
-      const unsigned first_head = index / (q_tiles * full_group) * full_group;
-      const unsigned group_heads = min(full_group, all_heads - first_head);
-      const unsigned place = index - first_head * q_tiles;
-      const unsigned rank = place / group_heads;
+      const u32 all_heads = static_cast<u32>(a.heads) * a.batch;
+      const u32 full_group = min(group_size<kGroup, kTileRows>(a), all_heads);
+      const u32 first_head = index / (q_tiles * full_group) * full_group;
+      const u32 group_heads = min(full_group, all_heads - first_head);
+      const u32 place = index - first_head * q_tiles;
+      const u32 rank = place / group_heads;
       tile = q_tiles - 1 - rank;
       head_index = first_head + place - rank * group_heads;
     } else {
@@ -53,7 +56,7 @@ struct TileWork {
     TileWork work;
     work.query_row = static_cast<int>(tile) * kTileRows;
     work.batch = static_cast<int>(head_index / a.heads);
-    work.head = static_cast<int>(head_index - static_cast<unsigned>(work.batch) * a.heads);
+    work.head = static_cast<int>(head_index - static_cast<u32>(work.batch) * a.heads);
     work.kv_head = work.head / a.group;
     work.key_end = a.kv_len;
     if (a.causal) {
@@ -71,12 +74,12 @@ struct TileWork {
 // The tiles of a block of a persistent grid: one of every gridDim.x, from alternating ends, which shares out causal
 // tiles evenly without a counter in global memory.
 struct TileSequence {
-  unsigned tiles;
-  unsigned round = 0;
-  unsigned index = blockIdx.x;
+  u32 tiles;
+  u32 round = 0;
+  u32 index = blockIdx.x;
 
   __device__ __forceinline__ explicit TileSequence(const abi::AttentionParams& a)
-      : tiles(static_cast<unsigned>(a.q_tiles) * a.heads * a.batch) {}
+      : tiles(static_cast<u32>(a.q_tiles) * a.heads * a.batch) {}
 
   // A block has no tile after the first that does not exist: the ends alternate within one last, incomplete round.
   __device__ __forceinline__ bool at_end() const { return index >= tiles; }
