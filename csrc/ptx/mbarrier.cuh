@@ -2,7 +2,7 @@
 // libraries default to cost a GPU-wide memory barrier and a cache invalidation on each wait.
 #pragma once
 
-#include "core/types.cuh"
+#include "ptx/memory.cuh"
 
 namespace ffpa::ptx {
 
