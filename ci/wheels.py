@@ -92,7 +92,9 @@ def build(distribution: str, options: argparse.Namespace, environment: dict[str,
     with tempfile.TemporaryDirectory(prefix="ffpa-wheels-") as scratch:
         first = build_once(distribution, Path(scratch, "first"), options, environment)
         if options.check_reproducible:
-            second = build_once(distribution, Path(scratch, "second"), options, environment)
+            # An empty cache, or the second build would be a copy of the first one's kernels.
+            again = {**environment, "FFPA_BUILD_CACHE": str(Path(scratch, "cache"))}
+            second = build_once(distribution, Path(scratch, "second"), options, again)
             if sha256(first) != sha256(second):
                 raise WheelError(
                     f"{first.name}: a second build gave other bytes: {', '.join(differing(first, second))}"
