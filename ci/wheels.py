@@ -153,9 +153,9 @@ def check(wheel: Path) -> None:
 
 
 def payload(wheel: Path) -> set[str]:
-    """The member names besides the metadata."""
+    """The files besides the metadata."""
     with zipfile.ZipFile(wheel) as archive:
-        return {name for name in archive.namelist() if ".dist-info/" not in name}
+        return {name for name in archive.namelist() if ".dist-info/" not in name and not name.endswith("/")}
 
 
 def differing(first: Path, second: Path) -> list[str]:

@@ -103,12 +103,14 @@ def test_a_second_pack_installed_beside_core_is_found(core: Path, extra: Path, t
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", str(site)]
     subprocess.run([*pip, str(core), str(extra)], check=True)
     script = (
+        "import json, ffpa_attn\n"
         "from ffpa_attn import packs\n"
-        "import ffpa_attn\n"
-        "found = packs.discover()\n"
-        "print(ffpa_attn.__file__)\n"
-        "for pack in found: print(pack)\n"
+        "found = packs.discover().verified()\n"
+        "accepted = {pack.name: [kernel.id for kernel in pack.kernels] for pack in found.packs}\n"
+        "print(json.dumps([ffpa_attn.__file__, accepted, [pack.reason for pack in found.rejected]]))\n"
     )
     text = run(site, sys.executable, "-c", script, cwd=tmp_path, PYTHONPATH=str(site))
-    assert text.splitlines()[0].startswith(str(site))
-    assert "ffpa-core" in text and "ffpa-extra" in text
+    file, accepted, rejected = json.loads(text)
+    assert Path(file).is_relative_to(site)
+    assert accepted == {"core": ["native.tiny-sm_90a-bf16-d64-s3"], "extra": ["extra.tiny-sm_90a-bf16-d64-s3"]}
+    assert rejected == []
