@@ -19,7 +19,7 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 from ffpa_build import environment
 from ffpa_build.distributions import CORE_PACK, extras
-from ffpa_build.errors import SelectionError
+from ffpa_build.errors import BuildError, SelectionError
 from ffpa_build.spec import Spec, load_spec
 
 SHARED_FOLDERS = ("csrc", "src/ffpa_attn", "src/ffpa_build", "variants")
@@ -107,6 +107,9 @@ class FfpaBuildHook(BuildHookInterface):
             self._scratch = tempfile.TemporaryDirectory(prefix="ffpa-wheel-")
             try:
                 self._wheel(load_spec(tree), Path(self._scratch.name), version == "editable", build_data)
+            except BuildError as error:
+                self._scratch.cleanup()
+                self.app.abort(f"error: {error}")
             except BaseException:
                 self._scratch.cleanup()
                 raise
