@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 
@@ -33,7 +33,7 @@ class DeviceInfo:
         )
 
 
-@lru_cache(maxsize=None)
+@cache
 def device_info(index: int) -> DeviceInfo:
     """The device with torch's index ``index``. The first call for a device initialises CUDA."""
     import torch

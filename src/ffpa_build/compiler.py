@@ -48,11 +48,16 @@ def compile_cubin(source: str, headers: Mapping[str, str], arch: str, toolchain:
 def _load_nvrtc(toolchain: Toolchain) -> None:
     # The bindings look for the library in site-packages only, and take one that the process has loaded already.
     folder = Path(toolchain.site) / toolchain.library
-    patterns = ("bin/**/nvrtc64_*_0.dll",) if sys.platform == "win32" else ("lib/libnvrtc.so.[0-9]*",)
-    libraries = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
-    if not libraries:
-        raise ToolchainError(f"toolchain {toolchain.name}: no NVRTC library in {folder}")
-    ctypes.CDLL(str(libraries[0]))
+    # NVRTC in turn finds its builtins by name only.
+    if sys.platform == "win32":
+        patterns = ("bin/**/nvrtc-builtins64_*[0-9].dll", "bin/**/nvrtc64_*_0.dll")
+    else:
+        patterns = ("lib/libnvrtc-builtins.so.[0-9]*", "lib/libnvrtc.so.[0-9]*")
+    for pattern in patterns:
+        libraries = sorted(folder.glob(pattern))
+        if not libraries:
+            raise ToolchainError(f"toolchain {toolchain.name}: nothing matches {pattern} in {folder}")
+        ctypes.CDLL(str(libraries[0]))
     sys.path.insert(0, toolchain.site)
 
 

@@ -44,8 +44,9 @@ _FORMAT_SIZED = 4
 _ATTR_REGCOUNT = 0x2F
 _ATTR_PARAM_BYTES = 0x19
 
-_OSABI_V7 = 51  # e_flags: bits 0..7 = sm, bit 11 = arch-specific
-_OSABI_V8 = 65  # e_flags: bits 8..15 = sm, bits 1 = family-specific, 2 = arch-specific
+# Where e_flags hold the sm number, by the OS ABI of the ELF header. The suffix a or f is not in every header, so that
+# part of the arch's name comes from the ptxas report.
+_SM_SHIFT = {51: 0, 65: 8}
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Facts:
     persistent: bool
 
     entry: str
-    sm: str  # of the ELF header, such as sm_90a
+    arch: str  # of the ptxas report, its number checked against the ELF header
     registers: int
     stack_bytes: int
     spill_bytes: int  # the larger of spill stores and spill loads
@@ -96,12 +97,15 @@ def read_facts(cubin: bytes, entry: str, log: str) -> Facts:
         raise FactsError(f"{entry}: ptxas reports {report['registers']} registers, the cubin {elf_registers}")
     persistent = bool(meta.pop("persistent"))
     del meta["schema"]
+    arch = _reported_arch(log, entry)
+    if re.fullmatch(rf"sm_{sm}[af]?", arch) is None:
+        raise FactsError(f"{entry}: ptxas compiled for {arch}, but the cubin is for sm_{sm}")
     return Facts(
         **meta,
         **report,
         persistent=persistent,
         entry=entry,
-        sm=sm,
+        arch=arch,
         size=len(cubin),
         sha256=hashlib.sha256(cubin).hexdigest(),
     )
@@ -141,15 +145,11 @@ def _symbols(elf: ELFFile, entry: str) -> SymbolTableSection:
     return symtab
 
 
-def _sm(elf: ELFFile) -> str:
-    flags, osabi = elf["e_flags"], elf["e_ident"]["EI_OSABI"]
-    osabi = {"ELFOSABI_CUDA": _OSABI_V7}.get(osabi, osabi)
-    if osabi == _OSABI_V7:
-        return f"sm_{flags & 0xFF}{'a' if flags & 0x800 else ''}"
-    if osabi == _OSABI_V8:
-        suffix = "f" if flags & 0x2 else "a" if flags & 0x4 else ""
-        return f"sm_{flags >> 8 & 0xFF}{suffix}"
-    raise FactsError(f"the ELF header has OS ABI {osabi}, which is no known cubin version")
+def _sm(elf: ELFFile) -> int:
+    osabi = elf["e_ident"]["EI_OSABI"]
+    if osabi not in _SM_SHIFT:
+        raise FactsError(f"the ELF header has OS ABI {osabi}, which is no known cubin version")
+    return int(elf["e_flags"]) >> _SM_SHIFT[osabi] & 0xFF
 
 
 def _attributes(data: bytes) -> list[tuple[int, bytes]]:
@@ -194,17 +194,25 @@ def _register_count(elf: ELFFile, entry: str) -> int | None:
     return None
 
 
-_COMPILING = re.compile(r"Compiling entry function '([^']+)'")
+_COMPILING = re.compile(r"Compiling entry function '([^']+)' for '([^']+)'")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers([^\n]*)")
 _STATIC_SMEM = re.compile(r"(\d+) bytes smem")
 
 
-def _ptxas_report(log: str, entry: str) -> dict[str, int]:
+def _compiling(log: str, entry: str) -> re.Match[str]:
     compiling = _COMPILING.search(log)
     if compiling is None or compiling[1] != entry:
         raise FactsError(f"{entry}: the compiler's log has no ptxas report for it")
-    part = log[compiling.end() :]
+    return compiling
+
+
+def _reported_arch(log: str, entry: str) -> str:
+    return _compiling(log, entry)[2]
+
+
+def _ptxas_report(log: str, entry: str) -> dict[str, int]:
+    part = log[_compiling(log, entry).end() :]
     # Device functions that were not inlined have stack frames and spills of their own.
     spills = _SPILLS.findall(part)
     used = _USED.search(part)
@@ -224,8 +232,8 @@ def violations(variant: Variant, facts: Facts) -> list[str]:
     found = []
     if facts.entry != variant.entry:
         found.append(f"its kernel is {facts.entry}, but must be {variant.entry}")
-    if facts.sm != variant.target.name:
-        found.append(f"the cubin is for {facts.sm}, but must be for {variant.target.name}")
+    if facts.arch != variant.target.name:
+        found.append(f"the cubin is for {facts.arch}, but must be for {variant.target.name}")
     smem, limit = facts.smem_bytes + facts.static_smem_bytes, variant.arch.smem_block
     if smem > limit:
         found.append(f"needs {smem} bytes of shared memory a block; {variant.arch.name} has {limit}")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ffpa_build.errors import BuildError, SelectionError
 
-_PROGRESS = re.compile(r"^\[(\d+)/(\d+)\] (.+)$")
+_PROGRESS = re.compile(r"^\[\d+/\d+\] (.+)$")
 
 
 def job_count(requested: int | None, memory_mib: int) -> int:
@@ -93,19 +93,22 @@ def run_ninja(
             errors="replace",
             env=environment,
         )
-        lines = []
+        lines, done = [], 0
         try:
             assert process.stdout is not None
             for line in process.stdout:
                 lines.append(line)
                 match = _PROGRESS.match(line.rstrip("\n"))
-                if match and match[3] in jobs:
-                    report(int(match[1]), int(match[2]), match[3])
+                if match and match[1] in jobs:
+                    done += 1
+                    report(done, len(jobs), match[1])
+        except BaseException:
+            process.terminate()
+            raise
         finally:
-            if process.poll() is None and sys.exc_info()[0] is not None:
-                process.terminate()
             process.wait()
-        if process.returncode not in (0, 1):
+        # A status that is not 0 is mostly that of a failed compile, which shows in the outputs.
+        if process.returncode != 0 and done < len(jobs):
             raise BuildError(f"ninja ended with status {process.returncode}:\n{''.join(lines[-20:])}")
         return "".join(lines)
 

@@ -144,3 +144,24 @@ def tree(tmp_path: Path) -> Path:
         (root / "variants" / f"{name}.toml").write_text(text)
     (root / "VERSION").write_text("0.1.0\n")
     return root
+
+
+@pytest.fixture(scope="session")
+def toolchain_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder with the default toolchain in it, unless the running environment has it."""
+    from ffpa_build.spec import load_spec
+    from ffpa_build.toolchain import resolve
+
+    folder = tmp_path_factory.mktemp("toolchain-cache")
+    resolve(load_spec(REPOSITORY).default_toolchain, folder)
+    (folder / "toolchains").mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path: Path, toolchain_cache: Path) -> Path:
+    """An empty cache of cubins that shares the toolchain."""
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    (folder / "toolchains").symlink_to(toolchain_cache / "toolchains")
+    return folder

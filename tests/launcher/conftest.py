@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from fakes import ATTENTION_BYTES, FakeDriver, Launcher
+from launcher_fakes import ATTENTION_BYTES, FakeDriver, Launcher
 
 from ffpa_attn.device import DeviceInfo
 from ffpa_attn.launcher import CPU

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 import tvm_ffi
-from fakes import TMA_KERNEL, FakeDriver, Kernel, Launcher, Problem, cubin
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from launcher_fakes import FakeDriver, Kernel, Launcher, Problem, cubin
 
 from ffpa_attn.device import DeviceInfo
-from ffpa_attn.errors import LaunchError
-from ffpa_attn.launch import empty_result, needs_copy, output_strides, prepare, run
+from ffpa_attn.launch import empty_result, output_strides, prepare, run
 
 SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 MASK_DTYPES = {"boolean": torch.bool, "additive": torch.bfloat16, "additive_f32": torch.float32}
