@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+
 from ffpa_attn.bench.cases import CPU_SIZES, GPU_SIZES, TASKS, Case, build_cases
 from ffpa_attn.bench.tensors import make_inputs, reference_rows, relative_error, sample_of, tail_aligned
 

@@ -5,6 +5,7 @@ import time
 
 import pytest
 import torch
+
 from ffpa_attn.bench import overhead, timing
 
 CPU = torch.device("cpu")

@@ -3,6 +3,7 @@
 import pathlib
 
 import pytest
+
 from ffpa_attn.bench.cases import CPU_SIZES, GPU_SIZES, TASKS
 from ffpa_attn.bench.options import parse_options
 

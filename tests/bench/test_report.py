@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from ffpa_attn.bench import plot, report
 from ffpa_attn.bench.cases import Case
 from ffpa_attn.bench.route import RouteTaken

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+
 from ffpa_attn.bench import cli, runner, timing
 from ffpa_attn.bench.cases import TASKS, Case
 from ffpa_attn.bench.runner import run_case

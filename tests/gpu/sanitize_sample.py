@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 
 import torch
+
 from ffpa_attn import CUDABackend, explain, ffpa_attn_func
 
 # name: (B, Hq, Hkv, Nq, Nkv, D), options

@@ -8,8 +8,9 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from ffpa_attn import CUDABackend, explain, ffpa_attn_func
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ffpa_attn import CUDABackend, explain, ffpa_attn_func
 
 HEAD_DIMS = (8, 40, 64, 72, 80, 96, 128, 160, 192, 224, 256, 320, 512, 576, 640, 768, 1000, 1024)
 

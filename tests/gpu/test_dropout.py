@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from ffpa_attn import ReferenceBackend, ffpa_attn_func
 
 from .support import DEVICE, attend, kernel_of, normal, qkv, relative_error

@@ -4,6 +4,7 @@ import contextlib
 
 import pytest
 import torch
+
 from ffpa_attn import ffpa_attn_func
 
 from .support import DEVICE, attend, attention_f64, kernel_of, normal, qkv, relative_error
@@ -131,7 +132,7 @@ def test_neighbours_of_the_inputs_are_not_read():
 
 
 def test_values_are_independent_of_masked_keys():
-    """Keys past the causal diagonal are NaN-free poison: huge values there must leave the rows before it as they are."""
+    """Huge keys and values past the causal diagonal must leave the rows before it as they are."""
     q, k, v = qkv(1, 1, 640, 640, 128)
     kernel_of(q, k, v, is_causal=True)
     before = attend(q, k, v, is_causal=True)

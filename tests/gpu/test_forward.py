@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from ffpa_attn import explain
 
 from .support import CEILING, HEAD_DIMS, NATIVE, attend, attention_f64, check, kernel_of, normal, qkv, relative_error

@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+
 from ffpa_attn import CUDABackend, explain, ffpa_attn_func
 
 from .support import attend, attention_f64, normal, qkv, relative_error

@@ -16,7 +16,9 @@ def problem(request):
 
 
 def overwrite(tensors, seed):
-    for tensor, new in zip(tensors, qkv(*[*tensors[0].shape[:3], tensors[1].shape[2], tensors[0].shape[3]], seed=seed)):
+    for tensor, new in zip(
+        tensors, qkv(*[*tensors[0].shape[:3], tensors[1].shape[2], tensors[0].shape[3]], seed=seed), strict=True
+    ):
         tensor.copy_(new)
 
 
