@@ -10,7 +10,7 @@ import torch
 from ffpa_attn.bench import cli, runner, timing
 from ffpa_attn.bench.cases import TASKS, Case
 from ffpa_attn.bench.runner import run_case
-from ffpa_attn.bench.subjects import Subject, UnavailableError, find_peers, make_backend
+from ffpa_attn.bench.subjects import CUDA_IMPLS, Subject, find_peers, make_backend
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="checks the sweep of a machine without a GPU")
 
@@ -65,10 +65,14 @@ def test_missing_peers_are_named_with_the_reason(monkeypatch):
     assert "does not import" in missing["flash-attn-cute"]
 
 
-def test_an_impl_that_the_installed_ffpa_lacks_is_refused(monkeypatch):
-    monkeypatch.setitem(__import__("ffpa_attn.bench.subjects").bench.subjects.IMPL_FIELDS, "cute", {"enable_new": True})
-    with pytest.raises(UnavailableError, match="--cuda-impl cute.*enable_new"):
-        make_backend("cuda", "cute")
+def test_a_case_that_got_another_family_than_asked_for_is_an_error():
+    row = run_case(CASE, make_backend("reference", "auto"), [], CPU, SHORT, family="hopper")
+    assert "no kernel of the hopper family" in row.ffpa.error and row.ffpa.ms is None and row.sdpa.ms > 0
+
+
+@pytest.mark.parametrize("impl", CUDA_IMPLS)
+def test_every_impl_is_a_valid_backend(impl):
+    assert make_backend("cuda", impl) is not None
 
 
 def test_module_runs_and_shows_help():

@@ -60,7 +60,8 @@ def attention_f64(q, k, v, *, is_causal=False, attn_mask=None, scale=None):
     if is_causal:
         scores = scores.masked_fill(~tail_aligned(q.shape[2], k.shape[2]), -math.inf)
     lse = torch.logsumexp(scores, -1)
-    weights = torch.exp(scores - torch.where(lse.isinf(), 0, lse)[..., None])
+    # Not exp(scores - lse): beside logits of -3e38 the logarithm of the sum is lost even in float64.
+    weights = torch.softmax(scores, -1).masked_fill(lse.isneginf()[..., None], 0)
     return weights @ v.double(), lse
 
 

@@ -15,10 +15,9 @@ def problem(request):
     return PROBLEMS[request.param]
 
 
-def overwrite(tensors, seed):
-    for tensor, new in zip(
-        tensors, qkv(*[*tensors[0].shape[:3], tensors[1].shape[2], tensors[0].shape[3]], seed=seed), strict=True
-    ):
+def overwrite(inputs, seed):
+    (batch, heads, q_len, head_dim), kv_len = inputs[0].shape, inputs[1].shape[2]
+    for tensor, new in zip(inputs, qkv(batch, heads, q_len, kv_len, head_dim, seed=seed), strict=True):
         tensor.copy_(new)
 
 

@@ -15,7 +15,7 @@ from ffpa_attn.bench.environment import describe_environment
 from ffpa_attn.bench.options import Options, parse_options
 from ffpa_attn.bench.progress import progress
 from ffpa_attn.bench.runner import Row, run_case
-from ffpa_attn.bench.subjects import UnavailableError, find_peers, make_backend
+from ffpa_attn.bench.subjects import REQUIRED_FAMILY, find_peers, make_backend
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.plot is not None:
             plot.require_matplotlib()
         backend = make_backend(options.fwd_backend, options.cuda_impl)
-    except (plot.PlotUnavailableError, UnavailableError) as error:
+    except plot.PlotUnavailableError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     environment = describe_environment(arguments)
@@ -38,9 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for note in options.notes:
         print(f"note: {note}", file=sys.stderr)
     rows = []
+    budget = timing.QUICK if options.quick or not cuda else timing.FULL
+    family = REQUIRED_FAMILY.get(options.cuda_impl)
     cases = list(build_cases(options.tasks, options.head_dims, options.dtypes, options.sizes, options.causal))
     for case in progress(cases):
-        row = run_case(case, backend, peers, device, timing.QUICK if options.quick or not cuda else timing.FULL)
+        row = run_case(case, backend, peers, device, budget, family)
         rows.append(row)
         if options.verbose:
             _print_row(row)

@@ -18,7 +18,8 @@ ERROR_CHARS = 200
 DROPOUT_SEED = 1234
 # Dropout is checked on a problem of this size with the case's head dim and dtype: the reference holds the whole score
 # matrix, and it can only be compared when both draw the same mask, so every row counts and none can be sampled.
-DROPOUT_CHECK = {"batch": 1, "heads": 2, "kv_heads": 2, "q_len": 1024, "kv_len": 1024}
+DROPOUT_CHECK_LEN = 1024
+DROPOUT_CHECK_HEADS = 2
 
 
 @dataclasses.dataclass
@@ -53,9 +54,14 @@ class Row:
 
 @torch.no_grad()
 def run_case(
-    case: Case, backend: Any, peers: list[Subject], device: torch.device, budget: timing.Budget = timing.FULL
+    case: Case,
+    backend: Any,
+    peers: list[Subject],
+    device: torch.device,
+    budget: timing.Budget = timing.FULL,
+    family: str | None = None,
 ) -> Row:
-    """Measure one case: never raises for what a subject does."""
+    """Measure one case: never raises for what a subject does. ``family``: the case must run a kernel of it."""
     row = Row(case)
     try:
         inputs = tensors.make_inputs(case, device)
@@ -66,7 +72,11 @@ def run_case(
         row.ffpa.error = describe(error)
         _release(device)
         return row
-    ours = _measure(row.ffpa, ffpa_subject(backend), inputs, case, sample, reference, device, budget)
+    ours = None
+    if family is not None and not row.route.text.startswith(f"{family}."):
+        row.ffpa.error = f"no kernel of the {family} family: the route is {row.route.text}"
+    else:
+        ours = _measure(row.ffpa, ffpa_subject(backend), inputs, case, sample, reference, device, budget)
     theirs = _measure(row.sdpa, sdpa_subject(), inputs, case, sample, reference, device, budget)
     if ours is not None and theirs is not None and not case.dropout_p:
         row.parity_vs_sdpa = tensors.relative_error(ours, theirs)
@@ -114,7 +124,8 @@ def _attempt(result: Result, compute: Callable[[], float]) -> None:
 
 def dropout_error(case: Case, backend: Any, device: torch.device) -> float:
     """Relative error against the reference with the same seed, so with the same elements dropped."""
-    small = dataclasses.replace(case, **DROPOUT_CHECK)
+    heads, length = DROPOUT_CHECK_HEADS, DROPOUT_CHECK_LEN
+    small = dataclasses.replace(case, batch=1, heads=heads, kv_heads=heads, q_len=length, kv_len=length)
     inputs = tensors.make_inputs(small, device)
     ffpa = importlib.import_module("ffpa_attn")
     torch.manual_seed(DROPOUT_SEED)
