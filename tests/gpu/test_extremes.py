@@ -61,7 +61,7 @@ def test_more_than_65535_heads_and_batches_run_a_kernel(shape):
     assert relative_error(out[-1:, -1:], expected) < 2 * FP16_ERROR
 
 
-@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("shape", [(65536, 8, 4, 64), (1, 65536, 10, 16)])
 @torch.no_grad()
 def test_many_short_sequences_are_right_on_whatever_route(shape):
@@ -73,7 +73,7 @@ def test_many_short_sequences_are_right_on_whatever_route(shape):
         assert relative_error(out[part] if shape[0] > 1 else out[:, part], expected) < 2 * FP16_ERROR
 
 
-@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize(
     ("batch", "heads", "q_len", "kv_len"),
@@ -81,8 +81,6 @@ def test_many_short_sequences_are_right_on_whatever_route(shape):
 )
 @torch.no_grad()
 def test_empty_inputs_give_zeros_of_the_right_shape(batch, heads, q_len, kv_len, is_causal):
-    if is_causal and kv_len < q_len:
-        pytest.skip("causal needs Nkv >= Nq")
     q, k, v = qkv(batch, heads, q_len, kv_len, 64)
     out, lse = ffpa_attn_func(q, k, v, is_causal=is_causal, return_lse=True)
     assert out.shape == q.shape and out.dtype == q.dtype and lse.shape == q.shape[:3]
