@@ -1,0 +1,120 @@
+"""Attention as a `torch.library` operator, so that `torch.compile` keeps a call in one graph."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .backends import BACKENDS, Backend, CUDABackend, resolve_backend
+from .layout import result_strides
+from .problem import needs_grad
+
+
+def encode(backend: Backend | None) -> str:
+    """A backend as the string that the operator takes; "" for None."""
+    if backend is None:
+        return ""
+    values = {f.name: getattr(backend, f.name) for f in fields(backend) if getattr(backend, f.name) != f.default}
+    return json.dumps({"name": backend.name, **values}, sort_keys=True)
+
+
+@lru_cache(maxsize=256)
+def decode(text: str) -> Backend | None:
+    """The inverse of `encode`."""
+    if not text:
+        return None
+    values: dict[str, Any] = json.loads(text)
+    return BACKENDS[values.pop("name")](**values)
+
+
+@torch.library.custom_op("ffpa_attn::attention", mutates_args=())
+def attention_op(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    backend: str,
+    return_lse: bool,
+    strict: bool | None,
+) -> tuple[Tensor, Tensor]:
+    """The forward pass; arguments as `ffpa_attn_func`, the backend from `encode`. Without return_lse the second
+    result is empty."""
+    from .runtime import default_runtime
+
+    result = default_runtime().attention(
+        query,
+        key,
+        value,
+        attn_mask,
+        dropout_p,
+        is_causal,
+        scale,
+        backend=decode(backend),
+        return_lse=return_lse,
+        strict=strict,
+    )
+    if isinstance(result, tuple):
+        return result
+    return result, query.new_empty(0, dtype=torch.float32)
+
+
+@attention_op.register_fake
+def _(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    backend: str,
+    return_lse: bool,
+    strict: bool | None,
+) -> tuple[Tensor, Tensor]:
+    chosen = decode(backend)
+    nhd = isinstance(chosen, CUDABackend) and chosen.tensor_layout == "NHD"
+    added = 4 - query.ndim
+    q = query[(None,) * added]
+    v = value[(None,) * added]
+    if nhd:
+        q, v = q.transpose(1, 2), v.transpose(1, 2)
+    shape = (*q.shape[:3], v.shape[3])
+    out = torch.empty_strided(shape, result_strides(shape, q.stride()), dtype=q.dtype, device=q.device)
+    if nhd:
+        out = out.transpose(1, 2)
+    for _ in range(added):
+        out = out.squeeze(0)
+    lse_shape = q.shape[added:3] if return_lse else (0,)
+    return out, query.new_empty(lse_shape, dtype=torch.float32)
+
+
+def traced_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    backend: Backend | str | None,
+    forward_backend: Backend | str | None,
+    return_lse: bool,
+    strict: bool | None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """What a compiled graph holds for a call: the operator."""
+    chosen = resolve_backend(backend, forward_backend)
+    out, lse = torch.ops.ffpa_attn.attention(
+        query, key, value, attn_mask, dropout_p, is_causal, scale, encode(chosen), return_lse, strict
+    )
+    return (out, lse) if return_lse else out
+
+
+_ = needs_grad

@@ -1,0 +1,430 @@
+"""The object that turns calls into results: it owns the packs, the gates and the plans of calls seen before."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from . import fallback, philox, reference
+from .backends import Backend, CUDABackend, resolve_backend
+from .call import Call
+from .config import Config, default_config
+from .errors import FallbackError, KernelNotFoundError, PackError
+from .explanation import Explanation
+from .gates import Gates
+from .layout import result_strides
+from .notices import Notices
+from .packs import PackSet, discover
+from .problem import Problem
+from .routing import FallbackRoute, KernelRoute, ReferenceRoute, Route, route
+
+if TYPE_CHECKING:
+    from .device import DeviceInfo
+
+Result = Tensor | tuple[Tensor, Tensor]
+Plan = Callable[[Tensor, Tensor, Tensor, Tensor | None], Result]
+
+MAX_PLANS = 4096
+
+_forward_ad = torch.autograd.forward_ad
+_is_grad_enabled = torch.is_grad_enabled
+_is_autocast_enabled = torch.is_autocast_enabled
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+_functorch_level: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
+
+
+class Runtime:
+    """Runs attention calls.
+
+    A process has one default instance, `default_runtime()`. Own instances are for tests and for programs that need
+    other packs, gates or settings beside it.
+
+    Args:
+        packs: the packs to use; found through entry points at the first need when None.
+        gates: limits outside which SDPA is used; those of the specification when None.
+        config: settings; those of the environment when None.
+        launcher: provides `prepare` and `needs_copy` as `ffpa_attn.launch` does, which is used when None.
+        devices: gives the DeviceInfo of a torch.device, or None for a device without kernels.
+        max_plans: prepared calls kept; when there are more, all are dropped and made again.
+    """
+
+    def __init__(
+        self,
+        *,
+        packs: PackSet | None = None,
+        gates: Gates | None = None,
+        config: Config | None = None,
+        launcher: Any = None,
+        devices: Callable[[torch.device], DeviceInfo | None] | None = None,
+        max_plans: int = MAX_PLANS,
+    ) -> None:
+        self.config = default_config() if config is None else config
+        self.gates = Gates.from_config(self.config) if gates is None else gates
+        self.notices = Notices()
+        self._packs = packs
+        self._launcher = launcher
+        self._devices = _cuda_device if devices is None else devices
+        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._max_plans = max_plans
+
+    @property
+    def packs(self) -> PackSet:
+        """The packs in use and those turned away."""
+        if self._packs is None:
+            self._packs = discover()
+        return self._packs
+
+    def clear(self) -> None:
+        """Drop prepared calls and forget which fallback reasons have been given."""
+        self._plans.clear()
+        self.notices.reset()
+
+    def attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+        *,
+        backend: Backend | str | None = None,
+        forward_backend: Backend | str | None = None,
+        return_lse: bool = False,
+        strict: bool | None = None,
+    ) -> Result:
+        """`ffpa_attn.ffpa_attn_func` on this instance."""
+        if _is_dynamo_compiling():
+            from .op import traced_attention
+
+            return traced_attention(
+                query, key, value, attn_mask, dropout_p, is_causal, scale, backend, forward_backend, return_lse, strict
+            )
+        # A call seen before runs its plan without any check. The signature holds all that the checks and the route
+        # depend on; what cannot be in it (gradients, wrapped tensors, autocast) leads past it.
+        signature: tuple[Any, ...] | None = None
+        if (
+            type(query) is Tensor
+            and type(key) is Tensor
+            and type(value) is Tensor
+            and _forward_ad._current_level < 0
+            and not (
+                _is_grad_enabled()
+                and (
+                    query.requires_grad
+                    or key.requires_grad
+                    or value.requires_grad
+                    or (attn_mask is not None and attn_mask.requires_grad)
+                )
+            )
+            and not _is_autocast_enabled()
+            and not _dispatch_modes()
+            and _functorch_level() is None
+        ):
+            signature = (
+                query.shape,
+                key.shape,
+                value.shape,
+                query.stride(),
+                key.stride(),
+                value.stride(),
+                query.dtype,
+                query.device,
+                None if attn_mask is None else (attn_mask.shape, attn_mask.stride(), attn_mask.dtype),
+                dropout_p,
+                is_causal,
+                scale,
+                backend,
+                forward_backend,
+                return_lse,
+                strict,
+            )
+            try:
+                plan = self._plans.get(signature)
+                if plan is not None:
+                    return plan(query, key, value, attn_mask)
+            except (TypeError, ValueError):
+                # an unhashable argument, or a tensor that the plan does not fit: the checks have the right words
+                signature = None
+        return self._first_call(
+            signature,
+            query,
+            key,
+            value,
+            attn_mask,
+            dropout_p,
+            is_causal,
+            scale,
+            resolve_backend(backend, forward_backend),
+            return_lse,
+            self._is_strict(strict),
+        )
+
+    def explain(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+        *,
+        backend: Backend | str | None = None,
+        forward_backend: Backend | str | None = None,
+        return_lse: bool = False,
+        strict: bool | None = None,
+    ) -> Explanation:
+        """The route of the same call to `attention`, which is not run."""
+        chosen = resolve_backend(backend, forward_backend)
+        call = Call.of(query, key, value, attn_mask, dropout_p, is_causal, scale, chosen, return_lse)
+        taken = self._verified_route(call, chosen)
+        error = self._refusal(taken, call, chosen, self._is_strict(strict))
+        copies: list[str] = []
+        if isinstance(taken, KernelRoute) and not call.problem.is_empty:
+            for name, tensor in (("query", call.query), ("key", call.key), ("value", call.value)):
+                why = self._launch_module().needs_copy(tensor)
+                if why is not None:
+                    copies.append(f"{name} is made contiguous: {why}")
+            if taken.cast_mask:
+                copies.append(
+                    f"attn_mask is converted from float32 to {call.query.dtype}: no kernel reads float32 masks"
+                )
+        return Explanation(
+            problem=call.problem,
+            taken=taken,
+            packs=self.packs.packs,
+            packs_rejected=self.packs.rejected,
+            copies=tuple(copies),
+            error=None if error is None else f"{type(error).__name__}: {error}",
+        )
+
+    def _first_call(
+        self,
+        signature: tuple[Any, ...] | None,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None,
+        dropout_p: float,
+        is_causal: bool,
+        scale: float | None,
+        backend: Backend | None,
+        want_lse: bool,
+        strict: bool,
+    ) -> Result:
+        call = Call.of(query, key, value, attn_mask, dropout_p, is_causal, scale, backend, want_lse)
+        taken = self._verified_route(call, backend)
+        error = self._refusal(taken, call, backend, strict)
+        if error is not None:
+            raise error
+        if isinstance(taken, FallbackRoute) and _is_news(taken, backend):
+            self.notices.fallback(taken.reason.code, taken.reason.text)
+        run = self._runner(taken, call)
+        out, lse = run(call.query, call.key, call.value, call.attn_mask)
+        on_device = self._devices(query.device) is not None
+        if signature is not None and call.is_view and on_device and not call.problem.needs_grad:
+            if len(self._plans) >= self._max_plans:
+                self._plans.clear()
+            self._plans[signature] = _plan(taken, call, run)
+        return call.finish(out, lse)
+
+    def _verified_route(self, call: Call, backend: Backend | None) -> Route:
+        """The route, with the cubin of its kernel checked; a pack with a bad cubin is turned away for good."""
+        problem = call.problem
+        device = self._devices(call.query.device)
+        while True:
+            packs = self.packs if device is not None else PackSet()
+            taken = route(problem, device, backend, packs, self.gates)
+            if not isinstance(taken, KernelRoute):
+                return taken
+            try:
+                taken.pack.image(taken.kernel)
+                return taken
+            except PackError as error:
+                self._packs = self.packs.without(taken.pack, str(error))
+                self._plans.clear()
+
+    def _refusal(self, taken: Route, call: Call, backend: Backend | None, strict: bool) -> Exception | None:
+        """The error that the call raises instead of falling back."""
+        if not isinstance(taken, FallbackRoute) or taken.reason.code == "requested":
+            return None
+        reason = taken.reason
+        if isinstance(backend, CUDABackend) and reason.code == "no_kernel":
+            return KernelNotFoundError(reason.text)
+        if call.nhd:
+            return ValueError(
+                f"tensor_layout='NHD' is served by kernels only and this call has none: {reason.text}. Pass "
+                "[B, H, N, D] views (transpose(1, 2)) with tensor_layout='HND' instead"
+            )
+        if strict:
+            return FallbackError(reason.code, f"strict mode: no kernel runs this call: {reason.text}")
+        return None
+
+    def _is_strict(self, strict: bool | None) -> bool:
+        if strict is None:
+            return self.config.strict
+        if not isinstance(strict, bool):
+            raise TypeError(f"strict={strict!r}; allowed are True, False and None")
+        return strict
+
+    def _runner(self, taken: Route, call: Call) -> Callable[..., tuple[Tensor, Tensor | None]]:
+        """The function (query, key, value, attn_mask) -> (out, lse or None) for calls like this one."""
+        problem = call.problem
+        if isinstance(taken, KernelRoute):
+            return _empty_runner(problem) if problem.is_empty else self._kernel_runner(taken, call)
+        if isinstance(taken, ReferenceRoute):
+            return _reference_runner(problem)
+        return _sdpa_runner(problem)
+
+    def _kernel_runner(self, taken: KernelRoute, call: Call) -> Callable[..., tuple[Tensor, Tensor | None]]:
+        p = call.problem
+        scores = (p.batch, p.heads, p.q_len, p.kv_len)
+
+        def prepared_mask(mask: Tensor | None) -> Tensor | None:
+            if mask is None:
+                return None
+            if taken.cast_mask:
+                mask = fallback.cast_mask(mask, call.query.dtype)
+            return mask.expand(scores)
+
+        launch = self._launch_module().prepare(
+            taken.kernel,
+            taken.pack.image(taken.kernel),
+            p,
+            call.query,
+            call.key,
+            call.value,
+            prepared_mask(call.attn_mask),
+            p.want_lse,
+        )
+        if p.mask_kind == "none" and p.dropout_p == 0.0:
+            return launch  # type: ignore[no-any-return]
+        elements = p.batch * p.heads * p.q_len * p.kv_len
+
+        def run(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+            if p.dropout_p == 0.0:
+                return launch(query, key, value, prepared_mask(mask))  # type: ignore[no-any-return]
+            seed, offset = philox.reserve(query.device, elements)
+            return launch(query, key, value, prepared_mask(mask), (seed, offset, 0))  # type: ignore[no-any-return]
+
+        return run
+
+    def _launch_module(self) -> Any:
+        if self._launcher is None:
+            self._launcher = importlib.import_module("ffpa_attn.launch")
+        return self._launcher
+
+
+_default: Runtime | None = None
+
+
+def default_runtime() -> Runtime:
+    """The runtime that `ffpa_attn_func` uses, made at the first call."""
+    global _default
+    if _default is None:
+        _default = Runtime()
+    return _default
+
+
+def _cuda_device(device: torch.device) -> DeviceInfo | None:
+    if device.type != "cuda" or torch.version.cuda is None:
+        return None
+    from .device import device_info
+
+    return device_info(device.index or 0)
+
+
+def _is_news(taken: FallbackRoute, backend: Backend | None) -> bool:
+    """Whether a fallback is worth a warning: not when it was asked for, nor when no kernel was expected."""
+    return taken.reason.code != "requested" and not (backend is None and taken.reason.code == "device")
+
+
+def _plan(taken: Route, call: Call, run: Callable[..., tuple[Tensor, Tensor | None]]) -> Plan:
+    """`run` with the steps around it for calls of one signature."""
+    want_lse, nhd = call.problem.want_lse, call.nhd
+    dtype, device = call.query.dtype, call.query.device
+
+    def plain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> Result:
+        return run(query, key, value, attn_mask)[0]
+
+    if isinstance(taken, KernelRoute) and not call.problem.is_empty:
+        # the launcher compares every tensor with the plan, so nothing is checked here
+        if not nhd:
+            return run if want_lse else plain  # type: ignore[return-value]
+
+        def transposed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> Result:
+            out, lse = run(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), attn_mask)
+            out = out.transpose(1, 2)
+            return (out, lse) if lse is not None else out
+
+        return transposed
+
+    def checked(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> Result:
+        for tensor in (key, value):
+            if tensor.dtype != dtype or tensor.device != device:
+                raise ValueError("the tensors do not fit the plan")
+        if attn_mask is not None and attn_mask.device != device:
+            raise ValueError("the mask does not fit the plan")
+        if nhd:
+            query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+        return call.finish(*run(query, key, value, attn_mask))
+
+    return checked
+
+
+def _sdpa_runner(problem: Problem) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    def run(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return fallback.sdpa(
+            query,
+            key,
+            value,
+            mask,
+            dropout_p=problem.dropout_p,
+            is_causal=problem.is_causal,
+            scale=problem.scale,
+            want_lse=problem.want_lse,
+        )
+
+    return run
+
+
+def _reference_runner(problem: Problem) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    p = problem
+    elements = p.batch * p.heads * p.q_len * p.kv_len
+
+    def run(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        stream = philox.reserve(query.device, elements) if p.dropout_p > 0.0 else None
+        out, lse = reference.attention(
+            query,
+            key,
+            value,
+            mask,
+            is_causal=p.is_causal,
+            scale=p.scale,
+            dropout_p=p.dropout_p,
+            philox=stream,
+        )
+        return fallback.in_order_of(query, out), lse.to(torch.float32) if p.want_lse else None
+
+    return run
+
+
+def _empty_runner(problem: Problem) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """No row or no key: zeros, and an LSE of -inf."""
+
+    def run(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        strides = result_strides(query.shape, query.stride())
+        out = torch.empty_strided(query.shape, strides, dtype=query.dtype, device=query.device).zero_()
+        lse = query.new_full(query.shape[:3], -torch.inf, dtype=torch.float32) if problem.want_lse else None
+        return out, lse
+
+    return run
