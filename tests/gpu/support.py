@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ffpa_attn import CUDABackend, explain, ffpa_attn_func
+from ffpa_attn import CUDABackend, explain, ffpa_attn_func, installed_packs
+from ffpa_attn.routing import FallbackRoute, KernelRoute
 
 HEAD_DIMS = (8, 40, 64, 72, 80, 96, 128, 160, 192, 224, 256, 320, 512, 576, 640, 768, 1000, 1024)
 
@@ -86,15 +87,27 @@ def relative_error(out, reference):
     return ((out.double() - reference.double()).norm() / reference.double().norm()).item()
 
 
-def kernel_of(q, k, v, *, backend=None, **options):
-    """The id of the kernel that this call runs. The test is skipped when the installed packs hold none for it, and
-    fails when the call goes to SDPA for any other reason."""
+def route_of(q, k, v, *, backend=None, **options):
+    """The KernelRoute of a call, and what it copies. The test is skipped when the installed packs hold no kernel for
+    it, and fails when the call goes to SDPA for any other reason."""
     backend = CUDABackend() if backend is None else backend
     explanation = explain(q, k, v, backend=backend, enable_gqa=q.shape[1] != k.shape[1], **options)
-    if explanation.missing_kernel:
-        pytest.skip(f"the installed packs have no kernel for this call: {explanation.reason}")
-    assert explanation.kernel is not None, f"fell back: {explanation.reason}"
-    return explanation.kernel
+    taken = explanation.taken
+    if isinstance(taken, FallbackRoute) and taken.reason.code == "no_kernel":
+        pytest.skip(taken.reason.text)
+    assert isinstance(taken, KernelRoute), f"not on a kernel: {explanation.reason or explanation.error}"
+    return taken, explanation.copies
+
+
+def kernel_of(q, k, v, **options):
+    """The id of the kernel that this call runs; skips and fails as ``route_of``."""
+    return route_of(q, k, v, **options)[0].kernel.id
+
+
+def skip_without_decode_kernels():
+    """Packs may hold prefill kernels only; those serve short queries too, so the route alone does not tell."""
+    if not any("decode" in kernel.problems for pack in installed_packs().packs for kernel in pack.kernels):
+        pytest.skip("the installed packs have no decode kernels")
 
 
 @torch.no_grad()

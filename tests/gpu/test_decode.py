@@ -3,14 +3,26 @@
 import pytest
 import torch
 
-from .support import HEAD_DIMS, attend, attention_f64, check, kernel_of, normal, qkv, relative_error
+from .support import (
+    HEAD_DIMS,
+    attend,
+    attention_f64,
+    check,
+    kernel_of,
+    normal,
+    qkv,
+    relative_error,
+    route_of,
+    skip_without_decode_kernels,
+)
 
 
 def check_decode(q, k, v, **options):
     """As ``check``, and the kernel must be one made for decode."""
-    kernel, out = check(q, k, v, **options)
-    assert ".split_kv-" in kernel
-    return out
+    skip_without_decode_kernels()
+    route, _ = route_of(q, k, v, **options)
+    assert "decode" in route.kernel.problems, route.kernel.id
+    check(q, k, v, **options)
 
 
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)

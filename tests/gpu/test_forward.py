@@ -5,7 +5,19 @@ import torch
 
 from ffpa_attn import explain
 
-from .support import CEILING, HEAD_DIMS, NATIVE, attend, attention_f64, check, kernel_of, normal, qkv, relative_error
+from .support import (
+    CEILING,
+    HEAD_DIMS,
+    NATIVE,
+    attend,
+    attention_f64,
+    check,
+    kernel_of,
+    normal,
+    qkv,
+    relative_error,
+    route_of,
+)
 
 
 def nhd(head_dim, dtype):
@@ -73,7 +85,8 @@ def test_scale_uses_the_true_head_dim_of_a_padded_call():
 def test_views_equal_contiguous_clones_bit_for_bit_and_are_not_copied(head_dim, layout):
     views, _ = LAYOUTS[layout](head_dim, torch.bfloat16)
     clones = [x.contiguous() for x in views]
-    kernel_of(*views)
+    _, copies = route_of(*views)
+    assert copies == ()
     expected = attend(*clones)
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -88,8 +101,11 @@ def test_views_equal_contiguous_clones_bit_for_bit_and_are_not_copied(head_dim, 
 def test_unaligned_pointers_and_rows_are_right(offset):
     """Columns of a wider tensor: the base is not 16-byte aligned, so the call has to copy."""
     q, k, v = (normal(1, 2, 600, 64 + 8, seed=s)[..., offset : offset + 64] for s in range(3))
-    check(q, k, v)
-    check(*(x.mT.contiguous().mT for x in (q, k, v)))  # stride(-1) != 1
+    across = [x.mT.contiguous().mT for x in (q, k, v)]  # stride(-1) != 1
+    for inputs in ((q, k, v), across):
+        _, copies = route_of(*inputs)
+        assert copies, "explain does not say that the call copies"
+        check(*inputs)
 
 
 def test_expanded_heads_and_batches_are_right():

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from .support import CEILING, DEVICE, attend, attention_f64, check, kernel_of, normal, qkv, relative_error
+from .support import CEILING, DEVICE, attend, attention_f64, check, kernel_of, normal, qkv, relative_error, route_of
 
 KINDS = ("bool", "additive", "float32")
 FULL = (2, 4, 515, 700)
@@ -26,13 +26,11 @@ def make_mask(kind, shape, dtype, seed=7):
 
 def check_masked(q, k, v, mask):
     """A float32 mask that no installed kernel takes as it is, is rounded to the query's dtype; so is the oracle's."""
-    kernel = kernel_of(q, k, v, attn_mask=mask)
-    seen = mask.to(q.dtype) if mask.dtype == torch.float32 and "f32" not in kernel.partition("-d")[2] else mask
+    route, _ = route_of(q, k, v, attn_mask=mask)
     out, lse = attend(q, k, v, attn_mask=mask, return_lse=True)
-    expected, expected_lse = attention_f64(q, k, v, attn_mask=seen)
-    assert relative_error(out, expected) < CEILING[q.dtype], kernel
+    expected, expected_lse = attention_f64(q, k, v, attn_mask=mask.to(q.dtype) if route.cast_mask else mask)
+    assert relative_error(out, expected) < CEILING[q.dtype], route.kernel.id
     torch.testing.assert_close(lse.double(), expected_lse, atol=1e-3, rtol=1e-5)
-    return kernel, out
 
 
 @pytest.mark.parametrize("shape", BROADCASTS, ids=lambda s: "x".join(map(str, s)))
@@ -79,14 +77,14 @@ def test_a_row_with_nothing_to_attend_to_is_zero_with_lse_minus_infinity(kind):
     mask = make_mask(kind, (640, 700), q.dtype)
     empty = [0, 5, 127, 128, 639]
     mask[empty] = False if kind == "bool" else -torch.inf
-    kernel_of(q, k, v, attn_mask=mask)
+    route, _ = route_of(q, k, v, attn_mask=mask)
     out, lse = attend(q, k, v, attn_mask=mask, return_lse=True)
     assert not out[:, :, empty].any() and (lse[:, :, empty] == -torch.inf).all()
     assert not out.isnan().any() and not lse.isnan().any()
     kept = [row for row in range(640) if row not in empty]
-    expected, expected_lse = attention_f64(q, k, v, attn_mask=mask.to(q.dtype) if kind == "float32" else mask)
-    assert relative_error(out[:, :, kept], expected[:, :, kept]) < 4e-3
-    torch.testing.assert_close(lse[:, :, kept].double(), expected_lse[:, :, kept], atol=2e-2, rtol=1e-4)
+    expected, expected_lse = attention_f64(q, k, v, attn_mask=mask.to(q.dtype) if route.cast_mask else mask)
+    assert relative_error(out[:, :, kept], expected[:, :, kept]) < CEILING[q.dtype]
+    torch.testing.assert_close(lse[:, :, kept].double(), expected_lse[:, :, kept], atol=1e-3, rtol=1e-5)
 
 
 @pytest.mark.parametrize("columns", [slice(0, 256), slice(256, 512), slice(444, 700), slice(0, 699)])
@@ -112,16 +110,23 @@ def test_all_masked_call_is_all_zero():
 def test_a_row_of_the_smallest_finite_value_averages_and_is_finite(kind, dtype):
     q, k, v = qkv(1, 2, 515, 700, 64, dtype)
     mask = make_mask(kind, (515, 700), dtype)
-    smallest = torch.finfo(dtype).min  # a float32 mask may be rounded to the query's dtype, where it must not be -inf
-    mask[3] = smallest
-    kernel_of(q, k, v, attn_mask=mask)
+    mask[3] = torch.finfo(dtype).min
+    route, _ = route_of(q, k, v, attn_mask=mask)
     out = attend(q, k, v, attn_mask=mask)
-    seen = mask.to(dtype) if kind == "float32" else mask
-    expected, _ = attention_f64(q, k, v, attn_mask=seen)
+    expected, _ = attention_f64(q, k, v, attn_mask=mask.to(dtype) if route.cast_mask else mask)
     assert out.isfinite().all()
     # -65504 leaves a few bits of each logit in float32; bfloat16's minimum leaves none, and the row is the plain mean.
     assert relative_error(out[:, :, 3], expected[:, :, 3]) < 2e-2
     assert relative_error(out, expected) < 4e-3
+
+
+def test_the_smallest_float32_is_not_minus_infinity(dtype):
+    """Rounded to 16 bits it would be, and the row would be zero instead of the mean of V."""
+    q, k, v = qkv(1, 2, 515, 700, 64, dtype)
+    mask = torch.full((515, 700), torch.finfo(torch.float32).min, device=DEVICE)
+    kernel_of(q, k, v, attn_mask=mask)
+    out = attend(q, k, v, attn_mask=mask)
+    assert out.isfinite().all() and out.abs().sum() > 0
 
 
 def test_padding_mask_equals_a_shorter_key(dtype):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import sys
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -16,6 +17,7 @@ from ffpa_attn.bench.options import Options, parse_options
 from ffpa_attn.bench.progress import progress
 from ffpa_attn.bench.runner import Row, run_case
 from ffpa_attn.bench.subjects import REQUIRED_FAMILY, find_peers, make_backend
+from ffpa_attn.errors import FFPAFallbackWarning
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,11 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     budget = timing.QUICK if options.quick or not cuda else timing.FULL
     family = REQUIRED_FAMILY.get(options.cuda_impl)
     cases = list(build_cases(options.tasks, options.head_dims, options.dtypes, options.sizes, options.causal))
-    for case in progress(cases):
-        row = run_case(case, backend, peers, device, budget, family)
-        rows.append(row)
-        if options.verbose:
-            _print_row(row)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FFPAFallbackWarning)  # each row names its route and the reason
+        for case in progress(cases):
+            row = run_case(case, backend, peers, device, budget, family)
+            rows.append(row)
+            if options.verbose:
+                _print_row(row)
     _publish(rows, options, environment, missing)
     return 0 if any(row.ffpa.error is None for row in rows) else 1
 
