@@ -7,13 +7,15 @@ the reference backend computes it.
 from __future__ import annotations
 
 import sys
+import warnings
 
 import torch
 
 import ffpa_attn
 
-BOUND = {torch.bfloat16: 0.0060, torch.float16: 0.0010}
-"""Largest error relative to the float64 result's own norm: the output's rounding leaves 0.0023 in bf16."""
+BOUND = {torch.bfloat16: 0.0030, torch.float16: 0.0004}
+"""Largest error relative to the float64 result's own norm: rounding the output alone
+leaves 0.0017 in bf16 and 0.0002 in fp16, rounding the weights for the second product about as much again."""
 CASES = (
     # head dim, query heads, key heads, queries, keys, causal
     (64, 4, 4, 512, 512, False),
@@ -35,6 +37,7 @@ def float64_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal:
 
 
 def main() -> int:
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # nothing here uses it
     gpu = torch.cuda.is_available()
     device = "cuda" if gpu else "cpu"
     backend = ffpa_attn.CUDABackend() if gpu else ffpa_attn.ReferenceBackend()
