@@ -50,22 +50,22 @@ enum TensorMapL2Promotion : int { kPromoteL2To256B = 3 };
 enum TensorMapFill : int { kFillZero = 0 };
 
 // X(symbol, parameters): entry points that every supported driver has.
-#define FFPA_DRIVER_REQUIRED(X)                                                                                       \
-  X(cuGetErrorName, (Result, const char**))                                                                           \
-  X(cuGetErrorString, (Result, const char**))                                                                         \
-  X(cuDeviceGet, (Device*, int))                                                                                      \
-  X(cuDevicePrimaryCtxRetain, (Context*, Device))                                                                     \
-  X(cuCtxGetCurrent, (Context*))                                                                                      \
-  X(cuCtxGetDevice, (Device*))                                                                                        \
-  X(cuCtxPushCurrent_v2, (Context))                                                                                   \
-  X(cuCtxPopCurrent_v2, (Context*))                                                                                   \
-  X(cuLibraryLoadData, (Library*, const void*, void*, void**, unsigned int, void*, void**, unsigned int))             \
-  X(cuLibraryGetKernel, (Kernel*, Library, const char*))                                                              \
-  X(cuKernelSetAttribute, (FunctionAttribute, int, Kernel, Device))                                                   \
-  X(cuLaunchKernelEx, (const LaunchConfig*, Kernel, void**, void**))                                                  \
-  X(cuTensorMapEncodeTiled,                                                                                           \
-    (void*, TensorMapType, std::uint32_t, void*, const std::uint64_t*, const std::uint64_t*, const std::uint32_t*,    \
-     const std::uint32_t*, TensorMapInterleave, TensorMapSwizzle, TensorMapL2Promotion, TensorMapFill))               \
+#define FFPA_DRIVER_REQUIRED(X)                                                                                    \
+  X(cuGetErrorName, (Result, const char**))                                                                        \
+  X(cuGetErrorString, (Result, const char**))                                                                      \
+  X(cuDeviceGet, (Device*, int))                                                                                   \
+  X(cuDevicePrimaryCtxRetain, (Context*, Device))                                                                  \
+  X(cuCtxGetCurrent, (Context*))                                                                                   \
+  X(cuCtxGetDevice, (Device*))                                                                                     \
+  X(cuCtxPushCurrent_v2, (Context))                                                                                \
+  X(cuCtxPopCurrent_v2, (Context*))                                                                                \
+  X(cuLibraryLoadData, (Library*, const void*, void*, void**, unsigned int, void*, void**, unsigned int))          \
+  X(cuLibraryGetKernel, (Kernel*, Library, const char*))                                                           \
+  X(cuKernelSetAttribute, (FunctionAttribute, int, Kernel, Device))                                                \
+  X(cuLaunchKernelEx, (const LaunchConfig*, Kernel, void**, void**))                                               \
+  X(cuTensorMapEncodeTiled,                                                                                        \
+    (void*, TensorMapType, std::uint32_t, void*, const std::uint64_t*, const std::uint64_t*, const std::uint32_t*, \
+     const std::uint32_t*, TensorMapInterleave, TensorMapSwizzle, TensorMapL2Promotion, TensorMapFill))            \
   X(cuTensorMapReplaceAddress, (void*, void*))
 
 // Entry points that are newer than the oldest supported driver; null where the driver lacks them.

@@ -18,7 +18,11 @@ inline const char* FindElfDefect(const char* data, std::size_t size) {
   auto outside = [size](std::uint64_t offset, std::uint64_t bytes) { return offset > size || bytes > size - offset; };
 
   if (size < kHeader) return "it is shorter than an ELF header";
-  if (std::memcmp(data, "\x7f" "ELF\x02\x01", 6) != 0) return "it is not a 64-bit ELF file";
+  if (std::memcmp(data,
+                  "\x7f"
+                  "ELF\x02\x01",
+                  6) != 0)
+    return "it is not a 64-bit ELF file";
   std::uint64_t programs, sections;
   std::uint16_t program_size, program_count, section_size, section_count;
   read(32, programs);

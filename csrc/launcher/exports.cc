@@ -42,9 +42,9 @@ Kernel LoadKernel(Driver driver, ffi::String key, Fields facts, ffi::Bytes image
 
 ffi::Function MakeAttentionPlan(Driver driver, ffi::Array<Fields> launches, Fields problem, ffi::AnyView query,
                                 ffi::AnyView key, ffi::AnyView value, ffi::AnyView mask) {
-  auto plan = ffi::make_object<AttentionPlan>(
-      driver, launches, problem, *TensorOf(query, "query"), *TensorOf(key, "key"), *TensorOf(value, "value"),
-      mask == nullptr ? nullptr : TensorOf(mask, "attn_mask"));
+  auto plan = ffi::make_object<AttentionPlan>(driver, launches, problem, *TensorOf(query, "query"),
+                                              *TensorOf(key, "key"), *TensorOf(value, "value"),
+                                              mask == nullptr ? nullptr : TensorOf(mask, "attn_mask"));
   return ffi::Function::FromPacked([plan](ffi::PackedArgs arguments, ffi::Any* result) { (*plan)(arguments, result); });
 }
 

@@ -39,7 +39,8 @@ void CheckRowStrides(const Signature& tensor, const char* name) {
   bool good = tensor.shape[3] == 1 || tensor.stride[3] == 1;
   for (int i = 0; i < 3; ++i) good = good && tensor.stride[i] * 2 % static_cast<int>(kAlignment) == 0;
   if (!good) {
-    ThrowMisaligned(std::string(name) + " must have unit stride along its last dimension and strides of a multiple of " +
+    ThrowMisaligned(std::string(name) +
+                    " must have unit stride along its last dimension and strides of a multiple of " +
                     "16 bytes along the others");
   }
 }
@@ -139,8 +140,7 @@ void AttentionPlan::FillShapes(const Fields& problem) {
   p.splits = ToInt(Field<int64_t>(problem, "splits"), "splits");
   p.kv_per_split = ToInt(Field<int64_t>(problem, "kv_per_split"), "kv_per_split");
   if (p.splits < 1) ThrowValueError("splits must be at least 1");
-  argument_count_ =
-      kPlainArguments + (dropout_ ? kDropoutArguments : 0) + (p.splits > 1 ? kWorkspaceArguments : 0);
+  argument_count_ = kPlainArguments + (dropout_ ? kDropoutArguments : 0) + (p.splits > 1 ? kWorkspaceArguments : 0);
 }
 
 void AttentionPlan::AddLaunch(const Fields& fields, void* const addresses[3]) {
@@ -158,8 +158,8 @@ void AttentionPlan::AddLaunch(const Fields& fields, void* const addresses[3]) {
     launch.grid[i] = static_cast<unsigned int>(grid[i]);
   }
   if (launch.grid[0] % kernel->facts.cluster != 0) {
-    ThrowValueError(subject + ": grid x must be a multiple of the cluster of " +
-                    std::to_string(kernel->facts.cluster) + " blocks, got " + std::to_string(grid[0]));
+    ThrowValueError(subject + ": grid x must be a multiple of the cluster of " + std::to_string(kernel->facts.cluster) +
+                    " blocks, got " + std::to_string(grid[0]));
   }
 
   const auto boxes = Field<ffi::Array<ffi::Array<int64_t>>>(fields, "boxes");

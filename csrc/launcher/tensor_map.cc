@@ -23,8 +23,8 @@ driver::TensorMapSwizzle SwizzleOf(int bytes, const std::string& subject) {
 
 }  // namespace
 
-abi::TensorMap EncodeTensorMap(const DriverObj& driver, const Signature& tensor, void* address,
-                               const TensorMapBox& box, const std::string& subject) {
+abi::TensorMap EncodeTensorMap(const DriverObj& driver, const Signature& tensor, void* address, const TensorMapBox& box,
+                               const std::string& subject) {
   constexpr int kRank = 4;
   constexpr std::uint64_t kElementBytes = 2;
   // The map lists dimensions from the innermost: D, N, H, B; the stride of D is implied.
@@ -43,11 +43,11 @@ abi::TensorMap EncodeTensorMap(const DriverObj& driver, const Signature& tensor,
   const std::uint32_t element_strides[kRank] = {1, 1, 1, 1};
   const bool half = tensor.dtype.code == kDLFloat;
   abi::TensorMap map;
-  driver.Check(driver.entry.cuTensorMapEncodeTiled(
-                   &map, half ? driver::kMapFloat16 : driver::kMapBfloat16, kRank, address, dims, strides, box_dims,
-                   element_strides, driver::kInterleaveNone, SwizzleOf(box.swizzle, subject),
-                   driver::kPromoteL2To256B, driver::kFillZero),
-               "cuTensorMapEncodeTiled", subject);
+  driver.Check(
+      driver.entry.cuTensorMapEncodeTiled(&map, half ? driver::kMapFloat16 : driver::kMapBfloat16, kRank, address, dims,
+                                          strides, box_dims, element_strides, driver::kInterleaveNone,
+                                          SwizzleOf(box.swizzle, subject), driver::kPromoteL2To256B, driver::kFillZero),
+      "cuTensorMapEncodeTiled", subject);
   return map;
 }
 

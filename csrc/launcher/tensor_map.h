@@ -14,7 +14,7 @@ struct TensorMapBox {
 };
 
 // Encodes a rank-4 map (D, N, H, B) of a tensor [B, H, N, D] of 2-byte elements; reads outside give zeros.
-abi::TensorMap EncodeTensorMap(const DriverObj& driver, const Signature& tensor, void* address,
-                               const TensorMapBox& box, const std::string& subject);
+abi::TensorMap EncodeTensorMap(const DriverObj& driver, const Signature& tensor, void* address, const TensorMapBox& box,
+                               const std::string& subject);
 
 }  // namespace ffpa::launcher

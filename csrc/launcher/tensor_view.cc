@@ -67,8 +67,7 @@ std::string Describe(const DLTensor& tensor) {
   std::string text = "shape " + List(tensor.shape, tensor.ndim);
   if (tensor.strides != nullptr) text += ", strides " + List(tensor.strides, tensor.ndim);
   text += ", dtype " + std::string(ffi::DLDataTypeToString(tensor.dtype));
-  return text + ", device " + std::to_string(tensor.device.device_type) + ":" +
-         std::to_string(tensor.device.device_id);
+  return text + ", device " + std::to_string(tensor.device.device_type) + ":" + std::to_string(tensor.device.device_id);
 }
 
 }  // namespace ffpa::launcher

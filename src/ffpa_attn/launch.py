@@ -70,6 +70,15 @@ def _allocator(query: Tensor, want_lse: bool) -> Callable[[Tensor], tuple[Tensor
     return allocate
 
 
+def _philox_arguments(philox: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not philox:
+        return ()
+    seed, offset, *added = philox
+    if isinstance(seed, int):
+        seed = (seed + 2**63) % 2**64 - 2**63  # the native side takes the 64 bits as a signed number
+    return seed, offset, added[0] if added else 0
+
+
 def prepare(
     kernel: KernelInfo,
     image: bytes | Callable[[], bytes],
@@ -89,7 +98,8 @@ def prepare(
     ``query`` [B, Hq, Nq, D], ``key`` and ``value`` [B, Hkv, Nkv, D], ``attn_mask`` expanded to [B, Hq, Nq, Nkv] with
     stride 0 where it is broadcast. ``image`` is the kernel's cubin, or a function that reads it, called at most once a
     process. ``out`` has query's shape and dtype and the strides of ``output_strides``; ``lse`` is [B, Hq, Nq] float32.
-    ``philox`` is (seed, offset, offset_value) for a problem with dropout. An input that ``needs_copy`` is copied in
+    For a problem with dropout ``philox`` is (seed, offset), two numbers, or (seed, offset, added), two int64 scalars on
+    the device, as a graph capture has them, and a number added to the offset. An input that ``needs_copy`` is copied in
     each call. ``launcher`` and ``device`` are the process's launcher and the problem's device unless given.
 
     Raises ``DriverNotFoundError``, ``LaunchError`` and ``ValueError``; ``launch`` itself raises ``LaunchError``.
@@ -125,7 +135,7 @@ def prepare(
             query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, philox: tuple[Any, ...] = ()
         ) -> tuple[Tensor, Tensor | None]:
             out, lse = allocate(query)
-            copied_call((query, key, value), attn_mask, (out, lse, *philox))
+            copied_call((query, key, value), attn_mask, (out, lse, *_philox_arguments(philox)))
             return out, lse
 
         return launch_copied
@@ -137,9 +147,9 @@ def prepare(
     ) -> tuple[Tensor, Tensor | None]:
         out, lse = allocate(query)
         try:
-            plan(query, key, value, attn_mask, out, lse, *philox)
+            plan(query, key, value, attn_mask, out, lse, *_philox_arguments(philox))
         except MisalignedError:
-            copied_call((query, key, value), attn_mask, (out, lse, *philox))
+            copied_call((query, key, value), attn_mask, (out, lse, *_philox_arguments(philox)))
         return out, lse
 
     return launch

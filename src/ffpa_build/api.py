@@ -16,9 +16,10 @@ from ffpa_build.build import BuildReport, Built, Failure, build_variants
 from ffpa_build.cache import default_cache_dir
 from ffpa_build.errors import BuildError
 from ffpa_build.matrix import Matrix, Skip, Variant, expand, shard
+from ffpa_build.model import Pack, Spec
 from ffpa_build.pack import PackBuild, distribution_version, write_pack
 from ffpa_build.selection import Selection
-from ffpa_build.spec import Pack, Spec, load_spec
+from ffpa_build.spec import load_spec
 from ffpa_build.toolchain import toolchain_spec
 
 __all__ = [

@@ -15,8 +15,8 @@ from ffpa_build.errors import IncludeError
 from ffpa_build.facts import violations
 from ffpa_build.includes import Sources
 from ffpa_build.matrix import Variant
+from ffpa_build.model import Spec, ToolchainSpec
 from ffpa_build.schedule import Progress, job_count, repeat_command, run_ninja
-from ffpa_build.spec import Spec, ToolchainSpec
 from ffpa_build.toolchain import Toolchain, check_target, resolve
 
 

@@ -17,8 +17,9 @@ import click
 
 from ffpa_build.errors import BuildError, SelectionError
 from ffpa_build.matrix import Matrix, Variant, expand, shard
+from ffpa_build.model import Spec
 from ffpa_build.selection import Selection
-from ffpa_build.spec import Spec, load_spec
+from ffpa_build.spec import load_spec
 
 if TYPE_CHECKING:
     from ffpa_build.build import Failure

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from ffpa_build.errors import SelectionError
+from ffpa_build.model import Arch, Impl, Spec
 from ffpa_build.selection import Selection
-from ffpa_build.spec import Arch, Impl, Spec
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from pathlib import Path
 from ffpa_attn.manifest import PACK_ABI, SCHEMA, Compiler, KernelInfo, Manifest
 from ffpa_build.build import Built
 from ffpa_build.compiler import flags_for
+from ffpa_build.model import Pack, Spec
 from ffpa_build.selection import Selection
-from ffpa_build.spec import Pack, Spec
 from ffpa_build.toolchain import Toolchain
 
 # Manifest fields that a pack takes over from the facts of a cubin.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ffpa_build.errors import SelectionError
-from ffpa_build.spec import ACCUMULATORS, DTYPES, HEAD_DIM_MULTIPLE, MAX_HEAD_DIM, Spec
+from ffpa_build.model import ACCUMULATORS, DTYPES, HEAD_DIM_MULTIPLE, MAX_HEAD_DIM, Spec
 
 
 @dataclass(frozen=True)

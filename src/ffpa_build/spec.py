@@ -1,221 +1,42 @@
-"""The tables below `variants/` as frozen dataclasses: what can be built, and how."""
+"""Reads the tables below `variants/` into the dataclasses of `ffpa_build.model`; rejects what is wrong in them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ffpa_build.errors import SpecError
+from ffpa_build.model import (
+    ACCUMULATORS,
+    ARCH_NAME,
+    DTYPES,
+    HEAD_DIM_MULTIPLE,
+    MAX_HEAD_DIM,
+    PROBLEMS,
+    TOOLCHAIN_KINDS,
+    Arch,
+    HeadDims,
+    Impl,
+    Pack,
+    Preset,
+    Rule,
+    Spec,
+    ToolchainSpec,
+)
 from ffpa_build.tables import Table, child_tables, read_toml
 
-DTYPES = ("bf16", "fp16")
-ACCUMULATORS = ("f32", "f16")
-PROBLEMS = ("prefill", "decode")
-TOOLCHAIN_KINDS = ("nvrtc", "nvcc")
-MAX_HEAD_DIM = 1024
-HEAD_DIM_MULTIPLE = 8
+__all__ = ["Arch", "Impl", "Pack", "Preset", "Spec", "ToolchainSpec", "find_root", "load_spec"]
 
-_ARCH_NAME = re.compile(r"sm_(\d+)([af]?)")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _CAPABILITY = re.compile(r"\d+\.\d")
 _VERSION = re.compile(r"\d+(\.\d+)+")
 _CPP_NAME = re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)*")
 _PACKAGE = re.compile(r"[a-z_][a-z0-9_]*")
+_REQUIREMENT = re.compile(r"[a-z0-9-]+==[0-9][0-9.]*")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _DISTRIBUTION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-
-
-@dataclass(frozen=True)
-class Arch:
-    """A compile target. `capabilities` are those whose devices load its cubins."""
-
-    name: str
-    title: str
-    capabilities: tuple[str, ...]
-    min_cuda: str
-    smem_block: int  # bytes of dynamic shared memory a block can opt in to
-    features: tuple[str, ...]
-    auto: tuple[str, ...]
-    aliases: tuple[str, ...]
-
-    @property
-    def sm(self) -> int:
-        """The number in the name: 80, 89, 90, 100, 120."""
-        match = _ARCH_NAME.fullmatch(self.name)
-        assert match is not None  # checked when loaded
-        return int(match[1])
-
-    @property
-    def suffix(self) -> str:
-        """`a` (this capability only), `f` (its family) or nothing."""
-        return self.name[-1] if self.name[-1] in "af" else ""
-
-    @property
-    def label(self) -> str:
-        """The name as it stands in a version's local label."""
-        return self.name.replace("_", "")
-
-
-@dataclass(frozen=True)
-class HeadDims:
-    """The head dims that an impl can be compiled for: a range, or a list."""
-
-    minimum: int
-    maximum: int
-    multiple: int
-    values: tuple[int, ...] = ()
-
-    def __contains__(self, head_dim: int) -> bool:
-        if self.values:
-            return head_dim in self.values
-        return self.minimum <= head_dim <= self.maximum and head_dim % self.multiple == 0
-
-    def __str__(self) -> str:
-        if self.values:
-            return ", ".join(map(str, self.values))
-        return f"multiples of {self.multiple} in {self.minimum}..{self.maximum}"
-
-
-@dataclass(frozen=True)
-class Rule:
-    """Matches a set of an impl's variants; an empty tuple matches everything. `reason` says why the rule stands."""
-
-    reason: str
-    archs: tuple[str, ...] = ()
-    dtypes: tuple[str, ...] = ()
-    acc: tuple[str, ...] = ()
-    stages: tuple[int, ...] = ()
-    features: tuple[str, ...] = ()  # any of them
-    head_dim: HeadDims | None = None
-    bytes: int = 0  # in `spills`: bytes allowed
-
-    def matches(self, arch: str, dtype: str, acc: str, head_dim: int, stages: int, features: tuple[str, ...]) -> bool:
-        return (
-            (not self.archs or arch in self.archs)
-            and (not self.dtypes or dtype in self.dtypes)
-            and (not self.acc or acc in self.acc)
-            and (not self.stages or stages in self.stages)
-            and (not self.features or any(feature in features for feature in self.features))
-            and (self.head_dim is None or head_dim in self.head_dim)
-        )
-
-
-@dataclass(frozen=True)
-class Impl:
-    """One kernel template of a family."""
-
-    family: str
-    name: str
-    title: str
-    ext: str
-    header: str
-    kernel: str
-    recipe: str
-    problems: tuple[str, ...]
-    archs: tuple[str, ...]
-    requires: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    acc: tuple[str, ...]
-    head_dim: HeadDims
-    stages: tuple[int, ...]
-    features: tuple[str, ...]
-    exclusive: tuple[str, ...]
-    spills: tuple[Rule, ...]
-    skip: tuple[Rule, ...]
-    memory_mib: int
-
-    @property
-    def id(self) -> str:
-        return f"{self.family}.{self.name}"
-
-
-@dataclass(frozen=True)
-class Pack:
-    """A wheel of kernels."""
-
-    name: str
-    distribution: str
-    package: str
-    title: str
-    families: tuple[str, ...]
-    archs: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A named selection. `head_dims` is a name of `[head_dims]` or a list; `ext` is "all" or a list."""
-
-    name: str
-    title: str
-    archs: tuple[str, ...]
-    emulate: tuple[str, ...]
-    ext: str | tuple[str, ...]
-    head_dims: str | tuple[int, ...]
-    dtypes: tuple[str, ...]
-    acc: tuple[str, ...]
-    stages: tuple[int, ...]
-    features: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ToolchainSpec:
-    """A pinned compiler. `library` is its folder below site-packages."""
-
-    name: str
-    kind: str
-    version: str
-    requirements: tuple[str, ...]
-    library: str
-    default: bool
-
-
-@dataclass(frozen=True)
-class Spec:
-    """Everything below `variants/`, of the source tree at `root`."""
-
-    root: Path
-    archs: Mapping[str, Arch]
-    impls: tuple[Impl, ...]
-    packs: Mapping[str, Pack]
-    head_dim_sets: Mapping[str, tuple[int, ...]]
-    presets: Mapping[str, Preset]
-    toolchains: Mapping[str, ToolchainSpec]
-    aliases: Mapping[str, str] = field(repr=False)
-
-    @property
-    def csrc(self) -> Path:
-        return self.root / "csrc"
-
-    @property
-    def exts(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(impl.ext for impl in self.impls))
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(feature for impl in self.impls for feature in impl.features))
-
-    @property
-    def stages(self) -> tuple[int, ...]:
-        return tuple(sorted({stage for impl in self.impls for stage in impl.stages}))
-
-    @property
-    def default_toolchain(self) -> ToolchainSpec:
-        return next(toolchain for toolchain in self.toolchains.values() if toolchain.default)
-
-    def arch(self, name: str) -> Arch:
-        """The arch of a name or alias. Raises KeyError."""
-        return self.archs[self.aliases[name]]
-
-    def pack_of(self, family: str, arch: str) -> Pack:
-        """The one pack that holds a family's kernels for an arch."""
-        return next(pack for pack in self.packs.values() if family in pack.families and arch in pack.archs)
-
-    @property
-    def version(self) -> str:
-        """The public version of every distribution."""
-        return (self.root / "VERSION").read_text(encoding="utf-8").strip()
 
 
 def find_root() -> Path:
@@ -245,16 +66,12 @@ def _checked_name(table: Table, key: str, value: str, pattern: re.Pattern[str], 
     return value
 
 
-def version_tuple(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split("."))
-
-
 def _archs(folder: Path) -> tuple[dict[str, Arch], dict[str, str]]:
     file = "variants/archs.toml"
     archs: dict[str, Arch] = {}
     aliases: dict[str, str] = {}
     for name, table in child_tables(file, "", read_toml(folder / "archs.toml", file)):
-        _checked_name(table, "name", name, _ARCH_NAME, "sm_<number>, with an optional suffix a or f")
+        _checked_name(table, "name", name, ARCH_NAME, "sm_<number>, with an optional suffix a or f")
         arch = Arch(
             name=name,
             title=table.string("title"),
@@ -483,19 +300,34 @@ def _toolchains(folder: Path) -> dict[str, ToolchainSpec]:
     for path in sorted((folder / "toolchains").glob("*.toml")):
         file = f"variants/toolchains/{path.name}"
         table = Table(file, path.stem, read_toml(path, file))
+        requirements = table.strings("requirements", empty=False)
+        for requirement in requirements:
+            _checked_name(table, "requirements", requirement, _REQUIREMENT, "name==version")
         toolchain = ToolchainSpec(
             name=path.stem,
             kind=table.string("kind", allowed=TOOLCHAIN_KINDS),
             version=_checked_name(table, "version", table.string("version"), _VERSION, 'like "12.9.86"'),
-            requirements=table.strings("requirements", empty=False),
+            requirements=requirements,
+            hashes=_hashes(table, requirements),
             library=table.string("library"),
             default=table.boolean("default", default=False),
         )
         table.finish()
-        for requirement in toolchain.requirements:
-            _checked_name(table, "requirements", requirement, re.compile(r"[a-z0-9-]+==[0-9][0-9.]*"), "name==version")
         toolchains[toolchain.name] = toolchain
     defaults = [toolchain.name for toolchain in toolchains.values() if toolchain.default]
     if len(defaults) != 1:
         raise SpecError(f"variants/toolchains: default = true must stand in exactly one file; found {defaults}")
     return toolchains
+
+
+def _hashes(table: Table, requirements: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    data = table.raw("hashes")
+    if not isinstance(data, dict):
+        raise table.error("hashes", data, "must be a table, requirement -> list of sha256")
+    inner = Table(table.file, "hashes", data)
+    hashes = tuple(inner.strings(requirement, empty=False) for requirement in requirements)
+    inner.finish()
+    for requirement, digests in zip(requirements, hashes, strict=True):
+        for digest in digests:
+            _checked_name(inner, requirement, digest, _SHA256, "64 lower-case hexadecimal digits")
+    return hashes

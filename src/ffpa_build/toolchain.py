@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ffpa_build.errors import ToolchainError
-from ffpa_build.spec import Arch, Spec, ToolchainSpec, version_tuple
+from ffpa_build.model import Arch, Spec, ToolchainSpec, version_tuple
 
 _STAMP = "toolchain.json"
 
@@ -129,8 +129,14 @@ def _installed(declared: ToolchainSpec, cache_dir: Path) -> Path:
     final.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{final.name}-", dir=final.parent))
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--only-binary", ":all:", "--target", str(staging / "site"), *declared.requirements]
+    command += ["--only-binary", ":all:", "--require-hashes", "--target", str(staging / "site")]
+    command += ["--requirement", str(staging / "requirements.txt")]
     try:
+        lines = [
+            " ".join((requirement, *(f"--hash=sha256:{digest}" for digest in digests)))
+            for requirement, digests in zip(declared.requirements, declared.hashes, strict=True)
+        ]
+        (staging / "requirements.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
         print(f"ffpa_build: installing toolchain {declared.name}: {' '.join(declared.requirements)}", file=sys.stderr)
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode != 0:

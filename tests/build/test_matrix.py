@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from ffpa_build.codegen import generate
 from ffpa_build.errors import SelectionError
 from ffpa_build.matrix import expand, feature_sets, shard
+from ffpa_build.model import HeadDims, Rule, Spec
 from ffpa_build.pack import distribution_version
 from ffpa_build.selection import Selection
-from ffpa_build.spec import HeadDims, Rule, Spec, load_spec
+from ffpa_build.spec import load_spec
 
 
 def spec_with(spec: Spec, **changes: object) -> Spec:

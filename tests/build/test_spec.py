@@ -156,3 +156,10 @@ def test_empty_selection_says_why(tree: Path) -> None:
         expand(spec, Selection.make(spec, archs="sm89", packs="extra"))
     with pytest.raises(SelectionError, match=r"empty.*bf16 always accumulates in f32"):
         expand(spec, Selection.make(spec, acc="f16"))
+
+
+def test_toolchain_without_hashes_is_rejected(tree: Path) -> None:
+    path = tree / "variants/toolchains/nvcc-13.0.toml"
+    path.write_text(path.read_text().replace('"nvidia-nvvm==13.0.88" = [', '"nvidia-nvvm==13.0.87" = ['))
+    with pytest.raises(SpecError, match=r"nvcc-13.0.toml: \[hashes\] nvidia-nvvm==13.0.88: this key is required"):
+        load_spec(tree)

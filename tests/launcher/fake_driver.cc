@@ -91,7 +91,9 @@ API int cuDriverGetVersion(int* version) {
   return 0;
 }
 API int cuGetErrorName(int result, const char** name) {
-  *name = result == kInvalidImage ? "CUDA_ERROR_INVALID_IMAGE" : result == kInvalidValue ? "CUDA_ERROR_INVALID_VALUE" : nullptr;
+  *name = result == kInvalidImage   ? "CUDA_ERROR_INVALID_IMAGE"
+          : result == kInvalidValue ? "CUDA_ERROR_INVALID_VALUE"
+                                    : nullptr;
   return *name == nullptr ? kInvalidValue : 0;
 }
 API int cuGetErrorString(int result, const char** text) {
