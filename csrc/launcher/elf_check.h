@@ -10,6 +10,7 @@ namespace ffpa::launcher {
 
 // What is wrong with a 64-bit little-endian ELF image, or null.
 inline const char* FindElfDefect(const char* data, std::size_t size) {
+  constexpr unsigned char kMagic[] = {0x7f, 'E', 'L', 'F', 2, 1};  // then 64-bit, little-endian
   constexpr std::size_t kHeader = 64;
   constexpr std::size_t kProgramHeader = 56;
   constexpr std::size_t kSectionHeader = 64;
@@ -18,11 +19,7 @@ inline const char* FindElfDefect(const char* data, std::size_t size) {
   auto outside = [size](std::uint64_t offset, std::uint64_t bytes) { return offset > size || bytes > size - offset; };
 
   if (size < kHeader) return "it is shorter than an ELF header";
-  if (std::memcmp(data,
-                  "\x7f"
-                  "ELF\x02\x01",
-                  6) != 0)
-    return "it is not a 64-bit ELF file";
+  if (std::memcmp(data, kMagic, sizeof(kMagic)) != 0) return "it is not a 64-bit ELF file";
   std::uint64_t programs, sections;
   std::uint16_t program_size, program_count, section_size, section_count;
   read(32, programs);

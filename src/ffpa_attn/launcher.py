@@ -103,7 +103,10 @@ class Launcher:
             }
             for kernel, spec in launches
         ]
-        return self._module.make_attention_plan(self._driver, rows, facts, query, key, value, attn_mask)
+        plan: Callable[..., None] = self._module.make_attention_plan(
+            self._driver, rows, facts, query, key, value, attn_mask
+        )
+        return plan
 
     def abi(self) -> dict[str, int]:
         """Sizes of the parameter structs in bytes (``attention``, ``attention_tma``) and the ``pack_abi``."""

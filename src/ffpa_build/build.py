@@ -85,6 +85,7 @@ def build_variants(
     """
     for target in dict.fromkeys(variant.target for variant in variants):
         check_target(declared, target)
+    cache_dir = cache_dir.resolve()  # compiles run elsewhere
     toolchain = resolve(declared, cache_dir)
     cache = Cache(cache_dir)
     sources = Sources(spec.csrc)
@@ -98,8 +99,14 @@ def build_variants(
     entries = {unit.key: cache.load(unit.key) for unit in units}
     missing = [unit for unit in units if entries[unit.key] is None]
     if missing:
-        failures.update(_compile(spec, missing, toolchain, cache, jobs, quiet))
-        entries.update({unit.key: cache.load(unit.key) for unit in missing})
+        job_paths, output = _compile(spec, missing, toolchain, cache, jobs, quiet)
+        for unit in missing:
+            entries[unit.key] = cache.load(unit.key)
+            if entries[unit.key] is None:
+                name = unit.variant.id
+                failures[name] = _failure(unit.variant, job_paths[name], output)
+            else:
+                job_paths[unit.variant.id].unlink(missing_ok=True)
 
     built: list[Built] = []
     for unit in units:
@@ -117,12 +124,11 @@ def build_variants(
 
 def _compile(
     spec: Spec, units: list[Unit], toolchain: Toolchain, cache: Cache, jobs: int | None, quiet: bool
-) -> dict[str, Failure]:
+) -> tuple[dict[str, Path], str]:
+    """Runs the compiles. Returns the job file of each kernel id, and ninja's text."""
     parallel = min(len(units), job_count(jobs, max(unit.variant.impl.memory_mib for unit in units)))
     job_paths: dict[str, Path] = {}
-    table: dict[str, tuple[Path, Path]] = {}
     for unit in units:
-        cache.discard(unit.key)  # what is there is damaged, or ninja would take it for done
         name = unit.variant.id
         path = cache.folder / "jobs" / f"{name}.{unit.key[:16]}.json"
         error_path(path).unlink(missing_ok=True)
@@ -133,32 +139,22 @@ def _compile(
             source=unit.source,
             target=unit.variant.target.name,
             csrc=str(spec.csrc),
-            cache=str(cache.folder.resolve()),
+            cache=str(cache.folder),
             toolchain=toolchain,
         ).write(path)
-        job_paths[name] = path.resolve()
-        table[name] = (path.resolve(), cache.record_path(unit.key).resolve())
-    progress = Progress(list(table), quiet)
+        job_paths[name] = path
+    progress = Progress(list(job_paths), quiet)
     try:
-        output = run_ninja(table, parallel, cache.folder / "jobs", progress)
+        return job_paths, run_ninja(job_paths, parallel, cache.folder / "jobs", progress)
     finally:
         progress.close()
 
-    failures = {}
-    for unit in units:
-        name, path = unit.variant.id, job_paths[unit.variant.id]
-        if cache.record_path(unit.key).is_file():
-            path.unlink(missing_ok=True)
-            continue
-        reason, log = _outcome(path, name, output)
-        failures[name] = Failure(unit.variant, reason, log, repeat_command(path))
-    return failures
 
-
-def _outcome(job_path: Path, name: str, output: str) -> tuple[str, str]:
+def _failure(variant: Variant, job_path: Path, output: str) -> Failure:
+    command = repeat_command(job_path)
     try:
         error = json.loads(error_path(job_path).read_bytes())
-        return str(error["message"]), str(error["log"])
+        return Failure(variant, str(error["message"]), str(error["log"]), command)
     except (OSError, ValueError, KeyError):
-        part = output[output.find(name) :][:4000]
-        return f"the compile of {name} ended without a result (killed, or out of memory?)", part
+        reason = f"the compile of {variant.id} ended without a result (killed, or out of memory?)"
+        return Failure(variant, reason, output[output.find(variant.id) :][:4000], command)

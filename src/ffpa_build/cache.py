@@ -95,11 +95,6 @@ class Cache:
             return None
         return entry if hashlib.sha256(cubin).hexdigest() == facts.sha256 else None
 
-    def discard(self, key: str) -> None:
-        """Removes what there is of an entry, the record first."""
-        self.record_path(key).unlink(missing_ok=True)
-        self.cubin_path(key).unlink(missing_ok=True)
-
 
 def _digest(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

@@ -19,6 +19,7 @@ class Sources:
         self.root = root
         self._texts: dict[str, str] = {}
         self._includes: dict[str, tuple[str, ...]] = {}
+        self._closures: dict[tuple[str, ...], dict[str, str]] = {}
 
     def text(self, name: str) -> str:
         """The text of a header by its path from the root. Raises IncludeError."""
@@ -40,8 +41,14 @@ class Sources:
         `includer` names the source in errors. Raises IncludeError on a missing header, an include that is not quoted,
         or one that leaves the root.
         """
+        direct = scan(source, includer)
+        if direct not in self._closures:
+            self._closures[direct] = self._walk(direct, includer)
+        return self._closures[direct]
+
+    def _walk(self, direct: tuple[str, ...], includer: str) -> dict[str, str]:
         found: dict[str, str] = {}
-        pending = [(includer, name) for name in scan(source, includer)]
+        pending = [(includer, name) for name in direct]
         while pending:
             parent, name = pending.pop()
             if name in found:

@@ -58,24 +58,23 @@ def repeat_command(job_path: Path) -> str:
     return shlex.join([f"PYTHONPATH={_python_path()}", *command])
 
 
-def _ninja_text(jobs: Mapping[str, tuple[Path, Path]]) -> str:
+def _ninja_text(jobs: Mapping[str, Path]) -> str:
     ninja_syntax = importlib.import_module("ninja.ninja_syntax")
     stream = io.StringIO()
     writer = ninja_syntax.Writer(stream, width=10**6)
     join = subprocess.list2cmdline if os.name == "nt" else shlex.join
-    for index, (name, (job_path, output)) in enumerate(jobs.items()):
+    for index, (name, job_path) in enumerate(jobs.items()):
         rule = f"compile{index}"
         writer.rule(rule, command=ninja_syntax.escape(join(compile_command(job_path))), description=name)
-        writer.build([ninja_syntax.escape_path(str(output))], rule, [ninja_syntax.escape_path(str(job_path))])
+        # Compiles write to the cache. This output never exists, so that ninja runs each job whatever is there.
+        writer.build([f"{index}.done"], rule, [ninja_syntax.escape_path(str(job_path))])
     return stream.getvalue()
 
 
-def run_ninja(
-    jobs: Mapping[str, tuple[Path, Path]], parallel: int, work_dir: Path, report: Callable[[int, int, str], None]
-) -> str:
-    """Runs every job, `name -> (job file, output)`, and goes on after failures. Returns ninja's text.
+def run_ninja(jobs: Mapping[str, Path], parallel: int, work_dir: Path, report: Callable[[int, int, str], None]) -> str:
+    """Runs every job, `name -> job file`, and goes on after failures. Returns ninja's text.
 
-    `report(done, total, name)` is called after each. Which of the jobs succeeded shows in their outputs.
+    `report(done, total, name)` is called after each. Which of the jobs succeeded shows in the cache.
     """
     import ninja
 
@@ -107,7 +106,7 @@ def run_ninja(
             raise
         finally:
             process.wait()
-        # A status that is not 0 is mostly that of a failed compile, which shows in the outputs.
+        # A status that is not 0 is mostly that of a failed compile, which shows in the cache.
         if process.returncode != 0 and done < len(jobs):
             raise BuildError(f"ninja ended with status {process.returncode}:\n{''.join(lines[-20:])}")
         return "".join(lines)

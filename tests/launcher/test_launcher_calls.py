@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,9 @@ MASK_DTYPES = {"boolean": torch.bool, "additive": torch.bfloat16, "additive_f32"
 
 
 def tensors(batch: int = 2, heads: int = 4, kv_heads: int = 2, q_len: int = 100, kv_len: int = 70, head_dim: int = 64):
-    make = lambda h, n: torch.zeros(batch, h, n, head_dim, dtype=torch.bfloat16)  # noqa: E731
-    return make(heads, q_len), make(kv_heads, kv_len), make(kv_heads, kv_len)
+    query = torch.zeros(batch, heads, q_len, head_dim, dtype=torch.bfloat16)
+    key = torch.zeros(batch, kv_heads, kv_len, head_dim, dtype=torch.bfloat16)
+    return query, key, key.clone()
 
 
 def expected_strides(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -32,7 +34,7 @@ def expected_strides(tensor: torch.Tensor) -> tuple[int, ...]:
 def laid_out(data: st.DataObject, batch: int, heads: int, rows: int, columns: int) -> torch.Tensor:
     """A [B, H, N, D] tensor in one of the layouts that callers have."""
     layout = data.draw(st.sampled_from(["bhnd", "nhd", "fused", "padded rows", "expanded heads", "sliced"]))
-    new = lambda *shape: torch.zeros(*shape, dtype=torch.bfloat16)  # noqa: E731
+    new = partial(torch.zeros, dtype=torch.bfloat16)
     if layout == "bhnd":
         return new(batch, heads, rows, columns)
     if layout == "nhd":
@@ -139,6 +141,15 @@ def test_output_keeps_the_memory_order_of_the_query(
     out.untyped_storage().resize_(0)  # the storage is torch's own
 
 
+def test_inputs_that_record_gradients_give_a_plain_result(
+    launcher: Launcher, fake: FakeDriver, device: DeviceInfo
+) -> None:
+    query, key, value = (torch.nn.Parameter(tensor) for tensor in tensors())
+    out, _ = run(Kernel(), cubin(), Problem.of(query, key), query, key, value, launcher=launcher, device=device)
+    assert type(out) is torch.Tensor and not out.requires_grad
+    assert fake.record().params.q == query.data_ptr()
+
+
 def test_launches_on_the_current_stream(launcher: Launcher, fake: FakeDriver, device: DeviceInfo) -> None:
     query, key, value = tensors()
     launch = prepare(
@@ -203,19 +214,14 @@ def test_many_threads_share_one_plan(launcher: Launcher, fake: FakeDriver, devic
     launch = prepare(
         Kernel(), cubin(), Problem.of(query, key), query, key, value, None, True, launcher=launcher, device=device
     )
-    results = []
 
-    def work() -> None:
-        for _ in range(200):
-            results.append(launch(query, key, value))
+    def work(_: int) -> list[torch.Tensor]:
+        return [launch(query, key, value)[0] for _ in range(200)]
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        results = [out for part in pool.map(work, range(4)) for out in part]
     assert fake.launches() == 800
-    assert len({out.data_ptr() for out, _ in results}) == 800
+    assert len({out.data_ptr() for out in results}) == 800
 
 
 @pytest.mark.parametrize("batch,heads,q_len,kv_len", [(0, 4, 5, 5), (2, 4, 0, 5), (2, 4, 5, 0)])

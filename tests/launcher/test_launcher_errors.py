@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -114,21 +115,13 @@ def test_a_manifest_for_other_structs_is_refused(launcher: Launcher, fake: FakeD
 
 def test_a_kernel_is_loaded_once_by_many_threads(launcher: Launcher, fake: FakeDriver, device: DeviceInfo) -> None:
     barrier = threading.Barrier(8)
-    failures = []
 
-    def work() -> None:
+    def work(_: int) -> None:
         barrier.wait()
-        try:
-            call(launcher, device)
-        except Exception as error:
-            failures.append(error)
+        call(launcher, device)
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
     assert (fake.library_loads(), fake.launches()) == (1, 8)
 
 

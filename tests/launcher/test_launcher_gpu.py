@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -120,21 +119,9 @@ def test_a_first_load_inside_a_capture(launcher_library: Path, image: bytes) -> 
     assert torch.equal(out, query + key)
 
 
-def in_threads(work: Callable[[int], Any], count: int) -> None:
-    failures = []
-
-    def guarded(index: int) -> None:
-        try:
-            work(index)
-        except Exception as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(index,)) for index in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+def in_threads(work: Callable[[int], None], count: int) -> None:
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(work, range(count)))
 
 
 @BOTH

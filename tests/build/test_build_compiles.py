@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY
+from build_tree import REPOSITORY
 
 from ffpa_attn.manifest import Manifest
 from ffpa_build.api import BuildFailed, Selection, build_packs, build_report, expand, load_spec
@@ -234,15 +234,15 @@ def test_a_damaged_cache_entry_is_compiled_again(tree: Path, cache: Path, damage
 
 @pytest.mark.skipif(os.name == "nt", reason="uses POSIX signals")
 def test_killed_at_any_moment_a_build_finishes_right_the_next_time(tree: Path, cache: Path, tmp_path: Path) -> None:
-    """SIGKILL of the whole process group, at three moments of a build of eight kernels."""
+    """SIGKILL at three moments of a build of eight kernels: of all its processes, and of the first one only."""
     arguments = command(tree, cache, "build", "--arch", "89", "--headdim", ",".join(str(8 * n) for n in range(1, 5)))
     arguments += ["--stages", "all", "-q", "-j", "2", "--out", str(tmp_path / "out")]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src")}
     done = []
-    for delay in (0.3, 0.7, 1.1):
+    for delay, kill in ((0.3, os.killpg), (0.7, os.kill), (1.1, os.killpg)):
         process = subprocess.Popen(arguments, env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
         time.sleep(delay)
-        os.killpg(process.pid, signal.SIGKILL)
+        kill(process.pid, signal.SIGKILL)
         process.wait()
         done.append(len(list((cache / "cubins").rglob("*.json"))))
     assert done[0] < 8  # the first kill came before the end
@@ -302,3 +302,8 @@ def test_the_toolchain_is_part_of_the_key(tree: Path, cache: Path) -> None:
     sources = Sources(spec.csrc)
     keys = {unit_of(variant, sources, locate(declared, cache)).key for declared in spec.toolchains.values()}
     assert len(keys) == len(spec.toolchains)
+
+
+def test_a_relative_cache_folder_works(tree: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(cache.parent)
+    assert build(tree, Path(cache.name), archs="89").failures == ()

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from conftest import REPOSITORY
+from build_tree import REPOSITORY
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY
+from build_tree import REPOSITORY
 
 from ffpa_build.errors import SelectionError, SpecError
 from ffpa_build.matrix import expand

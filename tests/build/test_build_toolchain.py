@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY
+from build_tree import REPOSITORY
 
 from ffpa_build import toolchain
 from ffpa_build.errors import ToolchainError

@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from conftest import REPOSITORY
+from build_tree import REPOSITORY
 
 from ffpa_attn.manifest import PACK_ABI, KernelInfo, Manifest, ManifestError
 from ffpa_build.facts import META_SCHEMA
