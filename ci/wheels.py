@@ -26,7 +26,8 @@ from ffpa_build import environment as variables  # noqa: E402
 from ffpa_build.distributions import META, differences  # noqa: E402
 from ffpa_build.errors import BuildError  # noqa: E402
 from ffpa_build.matrix import expand  # noqa: E402
-from ffpa_build.spec import Spec, load_spec  # noqa: E402
+from ffpa_build.model import Spec  # noqa: E402
+from ffpa_build.spec import load_spec  # noqa: E402
 
 SIZE_BUDGET_MB = 100
 """The package index refuses larger files."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ffpa_build.errors import SelectionError
+from ffpa_build.model import Spec, ToolchainSpec
 from ffpa_build.selection import Selection
-from ffpa_build.spec import Spec, ToolchainSpec
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 from ffpa_build import environment
 from ffpa_build.distributions import CORE_PACK, extras
 from ffpa_build.errors import BuildError, SelectionError
-from ffpa_build.spec import Spec, load_spec
+from ffpa_build.model import Spec
+from ffpa_build.spec import load_spec
 
 SHARED_FOLDERS = ("csrc", "src/ffpa_attn", "src/ffpa_build", "variants")
 """What an sdist carries besides its own folder; the meta distribution goes without csrc."""
