@@ -68,7 +68,8 @@ def tests(session: nox.Session) -> None:
     """All tests that need no GPU; pytest's arguments go after `--`."""
     install_torch(session)
     session.install(*group("test"), *compiler())
-    session.run("python", "-m", "pytest", "-m", "not gpu", *session.posargs)
+    # Not only pytest's own process: some tests start an interpreter.
+    session.run("python", "-m", "pytest", "-m", "not gpu", *session.posargs, env={"PYTHONPATH": str(ROOT / "src")})
 
 
 @nox.session(venv_params=SEE_TORCH)
