@@ -146,6 +146,10 @@ def _compile(
     progress = Progress(list(job_paths), quiet)
     try:
         return job_paths, run_ninja(job_paths, parallel, cache.folder / "jobs", progress)
+    except BaseException:
+        for path in job_paths.values():
+            path.unlink(missing_ok=True)
+        raise
     finally:
         progress.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -307,3 +308,13 @@ def test_the_toolchain_is_part_of_the_key(tree: Path, cache: Path) -> None:
 def test_a_relative_cache_folder_works(tree: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(cache.parent)
     assert build(tree, Path(cache.name), archs="89").failures == ()
+
+
+def test_every_arch_of_the_project_compiles_to_what_it_names(tree: Path, cache: Path) -> None:
+    shutil.copy(REPOSITORY / "variants/archs.toml", tree / "variants/archs.toml")
+    names = list(load_spec(REPOSITORY).archs)
+    edit(tree, "variants/families.toml", 'archs = ["sm_89", "sm_90a"]', f"archs = {json.dumps(names)}")
+    edit(tree, "variants/packs.toml", 'archs = ["sm_89"]', f"archs = {json.dumps([n for n in names if n != 'sm_90a'])}")
+    report = build(tree, cache, archs="all")
+    assert report.failures == ()
+    assert [built.entry.facts.arch for built in report.built] == names

@@ -1,0 +1,123 @@
+"""Streams, CUDA graphs, threads, and repeatability."""
+
+import threading
+
+import pytest
+import torch
+
+from .support import attend, attention_f64, kernel_of, qkv, relative_error
+
+PROBLEMS = {"prefill": (1, 2, 515, 700), "decode": (2, 8, 1, 4097)}
+
+
+@pytest.fixture(params=PROBLEMS)
+def problem(request):
+    return PROBLEMS[request.param]
+
+
+def overwrite(inputs, seed):
+    (batch, heads, q_len, head_dim), kv_len = inputs[0].shape, inputs[1].shape[2]
+    for tensor, new in zip(inputs, qkv(batch, heads, q_len, kv_len, head_dim, seed=seed), strict=True):
+        tensor.copy_(new)
+
+
+@pytest.mark.parametrize("head_dim", [72, 128, 512])
+def test_graph_captured_on_a_side_stream_replays_on_new_inputs_as_eager(problem, head_dim):
+    inputs = qkv(*problem, head_dim)
+    kernel_of(*inputs)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        out, lse = attend(*inputs, return_lse=True)
+    for seed in (1, 2):
+        overwrite(inputs, seed)
+        graph.replay()
+        torch.cuda.synchronize()
+        eager, eager_lse = attend(*inputs, return_lse=True)
+        assert torch.equal(out, eager) and torch.equal(lse, eager_lse)
+
+
+def test_repeated_calls_are_equal_bit_for_bit(problem, dtype):
+    inputs = qkv(*problem, 256, dtype)
+    kernel_of(*inputs)
+    first = attend(*inputs)
+    assert all(torch.equal(attend(*inputs), first) for _ in range(20))
+
+
+def test_a_call_runs_on_the_current_stream(problem):
+    """The inputs arrive late on a side stream: a launch on any other stream would read the old ones."""
+    inputs, late = qkv(*problem, 64), qkv(*problem, 64, seed=9)
+    kernel_of(*inputs)
+    expected = attend(*late)
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(50_000_000)  # cycles: some 25 ms
+        for tensor, new in zip(inputs, late, strict=True):
+            tensor.copy_(new)
+        out = attend(*inputs)
+        assert not side.query(), "the call waited for the device"
+    side.synchronize()
+    assert torch.equal(out, expected)
+
+
+def test_two_threads_on_one_card_do_not_disturb_each_other():
+    problems = [qkv(1, 2, 640, 640, 64), qkv(1, 4, 515, 1001, 320, kv_heads=2)]
+    for inputs in problems:
+        kernel_of(*inputs)
+    expected = [attend(*inputs) for inputs in problems]
+    torch.cuda.synchronize()
+    start, wrong = threading.Barrier(len(problems)), []
+
+    def work(index):
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                start.wait()
+                outs = [attend(*problems[index]) for _ in range(50)]
+                torch.cuda.current_stream().synchronize()
+            wrong.extend((index, i) for i, out in enumerate(outs) if not torch.equal(out, expected[index]))
+        except Exception as error:
+            wrong.append((index, repr(error)))
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(problems))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two cards")
+def test_the_card_is_that_of_the_tensors():
+    inputs = qkv(1, 2, 640, 640, 64)
+    kernel_of(*inputs)
+    other = [x.to("cuda:1") for x in inputs]
+    out = attend(*other)
+    assert out.device == other[0].device and torch.cuda.current_device() == 0
+    assert torch.equal(out.to("cuda:0"), attend(*inputs))
+
+
+@pytest.mark.parametrize("dynamic_lengths", [(515, 515), (777, 900)])
+def test_compiled_without_graph_breaks_equals_eager(dynamic_lengths):
+    torch._dynamo.reset()
+    compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend="aot_eager")
+    for extra in (0, 64):
+        inputs = qkv(1, 2, *(n + extra for n in dynamic_lengths), 80)
+        kernel_of(*inputs)
+        out, eager = compiled(*inputs), attend(*inputs)
+        assert torch.equal(out, eager) and out.stride() == eager.stride()
+
+
+def test_compiled_by_inductor_fuses_around_the_op():
+    torch._dynamo.reset()
+
+    @torch.no_grad()
+    def block(q, k, v):
+        return attend(q * 2, k, v).transpose(1, 2).flatten(2) + 1
+
+    inputs = qkv(1, 2, 640, 640, 128)
+    kernel_of(*inputs)
+    expected, _ = attention_f64(inputs[0] * 2, *inputs[1:])
+    out = torch.compile(block, fullgraph=True)(*inputs)
+    assert relative_error(out - 1, expected.transpose(1, 2).flatten(2)) < 2e-2
