@@ -85,9 +85,10 @@ def gpu(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "-m", "gpu", "-o", "pythonpath=", *session.posargs)
 
 
-@nox.session
+@nox.session(venv_params=SEE_TORCH)
 def lint(session: nox.Session) -> None:
     """ruff, mypy, clang-format, and generated files against their sources."""
+    install_torch(session)  # mypy reads its types
     session.install(*group("lint"), *group("build"))
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
