@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from .backends import Backend
 from .explanation import Explanation
+from .op import traced_attention
 from .packs import PackSet
 from .runtime import Result, default_runtime
+
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
 
 def ffpa_attn_func(
@@ -54,6 +58,10 @@ def ffpa_attn_func(
 
     A fallback gives `FFPAFallbackWarning`, once for each reason. `explain` shows the route of a call.
     """
+    if _is_dynamo_compiling():
+        return traced_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale, backend, forward_backend, return_lse, strict
+        )
     return default_runtime().attention(
         query,
         key,

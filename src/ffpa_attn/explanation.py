@@ -54,12 +54,10 @@ class Explanation:
 
     def __str__(self) -> str:
         p = self.problem
-        lines = [
-            f"problem: {p.dtype} B={p.batch} Hq={p.heads} Hkv={p.kv_heads} Nq={p.q_len} Nkv={p.kv_len} D={p.head_dim}"
-            f" causal={p.is_causal} mask={p.mask_kind} dropout={p.dropout_p} scale={p.scale:g}"
-            f" grad={p.needs_grad} lse={p.want_lse} on {p.device_type}:{p.device_index}",
-            f"route: {self._route_line()}",
-        ]
+        shape = f"B={p.batch} Hq={p.heads} Hkv={p.kv_heads} Nq={p.q_len} Nkv={p.kv_len} D={p.head_dim}"
+        options = f"causal={p.is_causal} mask={p.mask_kind} dropout={p.dropout_p} scale={p.scale:g}"
+        where = f"grad={p.needs_grad} lse={p.want_lse} on {p.device_type}:{p.device_index}"
+        lines = [f"problem: {p.dtype} {shape} {options} {where}", f"route: {self._route_line()}"]
         lines += [f"copy: {text}" for text in self.copies]
         lines += [f"candidate: {c.kernel.id} [{c.pack}]: {c.lost or 'chosen'}" for c in self.candidates]
         lines += [

@@ -79,14 +79,15 @@ def _safe_mask(mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """A mask without fully masked rows, and [..., Nq, 1] bool that tells which rows were.
 
     SDPA's kernels disagree about such rows (zeros, NaN, the mean of V), in the gradients too. So these rows attend to
-    everything and their results are zeroed.
+    everything and their results are zeroed. Without gradients zeroing is enough, and the mask is not copied.
     """
-    if mask.dtype == torch.bool:
-        dead = ~mask.any(dim=-1, keepdim=True)
-        return mask | dead, dead
-    mask = cast_mask(mask, dtype)
-    dead = (mask == -math.inf).all(dim=-1, keepdim=True)
-    return mask.masked_fill(dead, 0.0), dead
+    boolean = mask.dtype == torch.bool
+    if not boolean:
+        mask = cast_mask(mask, dtype)
+    dead = ~mask.any(dim=-1, keepdim=True) if boolean else (mask == -math.inf).all(dim=-1, keepdim=True)
+    if torch.is_grad_enabled():
+        mask = mask | dead if boolean else mask.masked_fill(dead, 0.0)
+    return mask, dead
 
 
 def cast_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:

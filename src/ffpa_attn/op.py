@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .backends import BACKENDS, Backend, CUDABackend, resolve_backend
 from .layout import result_strides
-from .problem import needs_grad
+from .runtime import default_runtime
 
 
 def encode(backend: Backend | None) -> str:
@@ -47,8 +47,6 @@ def attention_op(
 ) -> tuple[Tensor, Tensor]:
     """The forward pass; arguments as `ffpa_attn_func`, the backend from `encode`. Without return_lse the second
     result is empty."""
-    from .runtime import default_runtime
-
     result = default_runtime().attention(
         query,
         key,
@@ -109,12 +107,33 @@ def traced_attention(
     return_lse: bool,
     strict: bool | None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """What a compiled graph holds for a call: the operator."""
+    """What a compiled graph holds for a call: the operator, or SDPA itself where autograd has to look inside."""
     chosen = resolve_backend(backend, forward_backend)
+    tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        return _traced_with_gradients(
+            query, key, value, attn_mask, dropout_p, is_causal, scale, chosen, return_lse, strict
+        )
     out, lse = torch.ops.ffpa_attn.attention(
         query, key, value, attn_mask, dropout_p, is_causal, scale, encode(chosen), return_lse, strict
     )
     return (out, lse) if return_lse else out
 
 
-_ = needs_grad
+
+def _traced_with_gradients(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    backend: Backend | None,
+    return_lse: bool,
+    strict: bool | None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Kernels are forward-only: the same refusals as in an eager call, else SDPA or the reference, traced."""
+    return default_runtime().differentiable(
+        query, key, value, attn_mask, dropout_p, is_causal, scale, backend, return_lse, strict
+    )

@@ -114,7 +114,7 @@ def needs_grad(tensors: tuple[Tensor, ...]) -> bool:
     forward_ad = torch.autograd.forward_ad
     if forward_ad._current_level < 0:
         return False
-    return any(t.is_floating_point() and forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+    return any(t.is_floating_point() and forward_ad.unpack_dual(t).tangent is not None for t in tensors)  # type: ignore[no-untyped-call]
 
 
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:

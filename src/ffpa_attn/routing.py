@@ -37,6 +37,9 @@ class Reason:
     text: str
 
 
+GRADIENTS = Reason("gradients", "gradients are needed and the kernels are forward-only; use torch.no_grad()")
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A kernel that was looked at; `lost` says why it was not chosen, None for the chosen one."""
@@ -107,7 +110,7 @@ def _gate(problem: Problem, device: DeviceInfo | None, backend: CUDABackend, gat
     if device is None:
         return Reason("device", f"the tensors are on {problem.device_type!r}, kernels need a CUDA device")
     if problem.needs_grad:
-        return Reason("gradients", "gradients are needed and the kernels are forward-only; use torch.no_grad()")
+        return GRADIENTS
     if problem.dtype not in ("bf16", "fp16"):
         return Reason("dtype", f"dtype {problem.dtype} has no kernels; allowed are fp16 and bf16")
     if problem.dtype == "bf16" and backend.acc == "f16":

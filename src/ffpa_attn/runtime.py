@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import fallback, philox, reference
-from .backends import Backend, CUDABackend, resolve_backend
+from .backends import Backend, CUDABackend, ReferenceBackend, SDPABackend, resolve_backend
 from .call import Call
 from .config import Config, default_config
 from .errors import FallbackError, KernelNotFoundError, PackError
@@ -20,7 +20,7 @@ from .layout import result_strides
 from .notices import Notices
 from .packs import PackSet, discover
 from .problem import Problem
-from .routing import FallbackRoute, KernelRoute, ReferenceRoute, Route, route
+from .routing import GRADIENTS, FallbackRoute, KernelRoute, Reason, ReferenceRoute, Route, route
 
 if TYPE_CHECKING:
     from .device import DeviceInfo
@@ -33,7 +33,6 @@ MAX_PLANS = 4096
 _forward_ad = torch.autograd.forward_ad
 _is_grad_enabled = torch.is_grad_enabled
 _is_autocast_enabled = torch.is_autocast_enabled
-_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 _dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 _functorch_level: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
 
@@ -100,13 +99,7 @@ class Runtime:
         return_lse: bool = False,
         strict: bool | None = None,
     ) -> Result:
-        """`ffpa_attn.ffpa_attn_func` on this instance."""
-        if _is_dynamo_compiling():
-            from .op import traced_attention
-
-            return traced_attention(
-                query, key, value, attn_mask, dropout_p, is_causal, scale, backend, forward_backend, return_lse, strict
-            )
+        """`ffpa_attn.ffpa_attn_func` on this instance; eager only, a compiled graph calls the default instance."""
         # A call seen before runs its plan without any check. The signature holds all that the checks and the route
         # depend on; what cannot be in it (gradients, wrapped tensors, autocast) leads past it.
         signature: tuple[Any, ...] | None = None
@@ -206,6 +199,33 @@ class Runtime:
             copies=tuple(copies),
             error=None if error is None else f"{type(error).__name__}: {error}",
         )
+
+    def differentiable(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None,
+        dropout_p: float,
+        is_causal: bool,
+        scale: float | None,
+        backend: Backend | None,
+        want_lse: bool,
+        strict: bool | None,
+    ) -> Result:
+        """A call whose inputs need gradients, in operations that a graph capture can look into.
+
+        The gate for gradients decides it on every device, so that neither devices nor packs are looked at.
+        """
+        call = Call.of(query, key, value, attn_mask, dropout_p, is_causal, scale, backend, want_lse)
+        taken: Route = ReferenceRoute()
+        if not isinstance(backend, ReferenceBackend):
+            asked = isinstance(backend, SDPABackend)
+            taken = FallbackRoute(Reason("requested", "SDPABackend was asked for") if asked else GRADIENTS)
+        error = self._refusal(taken, call, backend, self._is_strict(strict))
+        if error is not None:
+            raise error
+        return call.finish(*self._runner(taken, call)(call.query, call.key, call.value, call.attn_mask))
 
     def _first_call(
         self,
@@ -324,15 +344,9 @@ class Runtime:
         return self._launcher
 
 
-_default: Runtime | None = None
-
-
 def default_runtime() -> Runtime:
-    """The runtime that `ffpa_attn_func` uses, made at the first call."""
-    global _default
-    if _default is None:
-        _default = Runtime()
-    return _default
+    """The runtime of `ffpa_attn_func`. Packs are looked for at its first call on a CUDA device."""
+    return _DEFAULT
 
 
 def _cuda_device(device: torch.device) -> DeviceInfo | None:
@@ -428,3 +442,6 @@ def _empty_runner(problem: Problem) -> Callable[..., tuple[Tensor, Tensor | None
         return out, lse
 
     return run
+
+
+_DEFAULT = Runtime()

@@ -51,16 +51,14 @@ def attention(
     outs, lses = [], []
     for first, end in _row_blocks(query, key, score_elements):
         scores = _scores(query, k, attn_mask, is_causal, scale, first, end)
-        lse = _row_lse(scores)
-        # exp(-inf - 0) = 0: a dead row becomes zeros without a NaN on the way, in the gradient neither
-        weights = torch.exp(scores - torch.where(lse == -math.inf, 0.0, lse)[..., None])
+        weights, total, lse = _row_softmax(scores)
         if dropout_p > 0.0:
             assert philox is not None
             b, h = query.shape[:2]
             shape = (b, h, nq, key.shape[2])
             keep = keep_mask(shape, dropout_p, *philox, rows=(first, end), device=query.device)
             weights = weights * keep / (1.0 - dropout_p)
-        outs.append(_grouped_matmul(weights, v))
+        outs.append(_grouped_matmul(weights, v) / torch.where(total == 0, 1.0, total))
         lses.append(lse)
     out = torch.cat(outs, dim=2) if len(outs) != 1 else outs[0]
     lse = torch.cat(lses, dim=2) if len(lses) != 1 else lses[0]
@@ -81,7 +79,7 @@ def logsumexp(
     compute = dtype or (torch.float64 if query.dtype == torch.float64 else torch.float32)
     k = key.to(compute)
     lses = [
-        _row_lse(_scores(query, k, attn_mask, is_causal, scale, first, end))
+        _row_softmax(_scores(query, k, attn_mask, is_causal, scale, first, end))[2]
         for first, end in _row_blocks(query, key, score_elements)
     ]
     return torch.cat(lses, dim=2).to(dtype or torch.float32)
@@ -112,10 +110,21 @@ def _scores(
     return scores
 
 
-def _row_lse(scores: Tensor) -> Tensor:
+def _row_softmax(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """exp(scores - maximum) [..., n, Nkv], its row sum [..., n, 1] and the LSE [..., n].
+
+    The sum is kept beside the LSE: where all scores are near the lowest finite number, maximum + log(sum) rounds to
+    the maximum.
+    """
     if scores.shape[-1] == 0:
-        return scores.new_full(scores.shape[:-1], -math.inf)
-    return torch.logsumexp(scores, dim=-1)
+        origin = scores.new_zeros(*scores.shape[:-1], 1)
+    else:
+        maximum = scores.detach().amax(dim=-1, keepdim=True)
+        # a dead row is measured from 0: exp(-inf - 0) = 0, where -inf - (-inf) would be NaN
+        origin = torch.where(maximum == -math.inf, 0.0, maximum)
+    weights = torch.exp(scores - origin)
+    total = weights.sum(dim=-1, keepdim=True)
+    return weights, total, (origin + torch.log(total)).squeeze(-1)
 
 
 def _grouped_matmul(left: Tensor, right: Tensor) -> Tensor:
