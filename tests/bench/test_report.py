@@ -55,7 +55,7 @@ def test_markdown_table_is_rectangular_and_names_route_and_errors(rows):
     assert "sdpa" in table[3] and "error" in table[3]
     assert "- device: `Some Card`" in text and "- note: small sizes" in text
     assert "- peer not measured: flash-attn-cute (not installed)" in text
-    assert "- ffpa: ValueError: no (decode D128 bf16)" in text
+    assert "- ffpa: ValueError: no (decode 8:1 D128 bf16)" in text
     assert "sdpa-math: RuntimeError: a | b" in text
 
 
