@@ -68,7 +68,8 @@ def tests(session: nox.Session) -> None:
     """All tests that need no GPU; pytest's arguments go after `--`."""
     install_torch(session)
     session.install(*group("test"), *compiler())
-    session.run("python", "-m", "pytest", "-m", "not gpu", *session.posargs)
+    # Not only pytest's own process: some tests start an interpreter.
+    session.run("python", "-m", "pytest", "-m", "not gpu", *session.posargs, env={"PYTHONPATH": str(ROOT / "src")})
 
 
 @nox.session(venv_params=SEE_TORCH)
@@ -84,9 +85,10 @@ def gpu(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "-m", "gpu", "-o", "pythonpath=", *session.posargs)
 
 
-@nox.session
+@nox.session(venv_params=SEE_TORCH)
 def lint(session: nox.Session) -> None:
     """ruff, mypy, clang-format, and generated files against their sources."""
+    install_torch(session)  # mypy reads its types
     session.install(*group("lint"), *group("build"))
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
