@@ -51,7 +51,7 @@ def install_torch(session: nox.Session) -> None:
 @nox.session(python=PYTHONS)
 @nox.parametrize("arch", ARCHS)
 def build(session: nox.Session, arch: str) -> None:
-    """Wheels for one arch, into dist/<arch>; the rest of the selection goes after `--` (--headdim 512 --stages 3 ...)."""
+    """Wheels for one arch, into dist/<arch>; the rest of the selection goes after `--`: --headdim 512 --stages 3 ..."""
     session.install(*group("wheels"))
     session.run("python", "ci/wheels.py", "--out", str(DIST / arch), "--arch", arch, *session.posargs)
 

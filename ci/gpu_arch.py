@@ -10,7 +10,8 @@ from pathlib import Path
 TREE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TREE / "src"))
 
-from ffpa_build.spec import Arch, load_spec  # noqa: E402
+from ffpa_build.model import Arch  # noqa: E402
+from ffpa_build.spec import load_spec  # noqa: E402
 
 DEFAULT = "sm_90a"
 CAPABILITY_MAJOR = 75  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR; the minor is the next one

@@ -1,4 +1,4 @@
-"""Run attention with the installed wheels and print the error of each case against float64; 1 if any is too large.
+"""Run attention with the installed wheels and print each result's error against float64; 1 if any is too large.
 
 On a machine with a GPU the call must be answered by a kernel of an installed pack, not by PyTorch's SDPA; without one
 the reference backend computes it.
@@ -7,13 +7,17 @@ the reference backend computes it.
 from __future__ import annotations
 
 import sys
+import warnings
 
 import torch
 
 import ffpa_attn
 
-BOUND = {torch.bfloat16: 0.0060, torch.float16: 0.0010}
-"""Largest error relative to the float64 result's own norm: the output's rounding leaves 0.0023 in bf16."""
+BOUND = {torch.bfloat16: 0.0030, torch.float16: 0.0004}
+"""Largest error relative to the float64 result's own norm: rounding the output alone leaves 0.0017 in bf16 and 0.0002
+in fp16, and a kernel rounds the weights for the second product too."""
+LSE_BOUND = 1e-3
+"""Largest absolute error of the log-sum-exp."""
 CASES = (
     # head dim, query heads, key heads, queries, keys, causal
     (64, 4, 4, 512, 512, False),
@@ -23,21 +27,24 @@ CASES = (
 )
 
 
-def float64_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
-    """(batch, heads, queries, head dim) in float64; causal is aligned to the last query and the last key."""
+def float64_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and log-sum-exp in float64; causal is aligned to the last query and the last key."""
     groups = q.shape[1] // k.shape[1]
     q, k, v = q.double(), k.double().repeat_interleave(groups, 1), v.double().repeat_interleave(groups, 1)
     scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
     if causal:
         keep = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril(k.shape[-2] - q.shape[-2])
         scores = scores.masked_fill(~keep, float("-inf"))
-    return scores.softmax(-1) @ v
+    return scores.softmax(-1) @ v, scores.logsumexp(-1)
 
 
 def main() -> int:
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # nothing here uses it
     gpu = torch.cuda.is_available()
     device = "cuda" if gpu else "cpu"
-    backend = ffpa_attn.CUDABackend(strict=True) if gpu else ffpa_attn.ReferenceBackend()
+    backend = ffpa_attn.CUDABackend() if gpu else ffpa_attn.ReferenceBackend()
     where = torch.cuda.get_device_name() if gpu else "no GPU: the reference computes"
     print(f"ffpa_attn {ffpa_attn.__version__}, torch {torch.__version__}, {where}")
     generator = torch.Generator(device).manual_seed(0)
@@ -49,14 +56,25 @@ def main() -> int:
                 for h, n in ((heads, queries), (kv_heads, keys), (kv_heads, keys))
             )
             with torch.no_grad():
-                out = ffpa_attn.ffpa_attn_func(q, k, v, is_causal=causal, enable_gqa=heads != kv_heads, backend=backend)
-            exact = float64_attention(q, k, v, causal)
+                out, lse = ffpa_attn.ffpa_attn_func(
+                    q,
+                    k,
+                    v,
+                    is_causal=causal,
+                    enable_gqa=heads != kv_heads,
+                    backend=backend,
+                    return_lse=True,
+                    strict=gpu,
+                )
+            exact, exact_lse = float64_attention(q, k, v, causal)
             error = ((out.double() - exact).norm() / exact.norm()).item()
-            fine = error <= bound
+            lse_error = (lse.double() - exact_lse).abs().max().item()
+            fine = error <= bound and lse_error <= LSE_BOUND
             bad += not fine
             shape = f"D={head_dim} heads={heads}/{kv_heads} Nq={queries} Nkv={keys} {'causal' if causal else 'full'}"
-            verdict = "ok" if fine else f"TOO LARGE, allowed {bound}"
-            print(f"  {shape:<50} {str(dtype).removeprefix('torch.'):<9} error {error:.5f}  {verdict}")
+            verdict = "ok" if fine else f"TOO LARGE, allowed {bound} and {LSE_BOUND}"
+            name = str(dtype).removeprefix("torch.")
+            print(f"  {shape:<48} {name:<9} error {error:.5f}  log-sum-exp {lse_error:.1e}  {verdict}")
     return 1 if bad else 0
 
 

@@ -24,16 +24,18 @@ def main() -> int:
     parser.add_argument("--environment", type=Path, required=True, help="where to make the environment; replaced")
     options = parser.parse_args()
     has_torch = importlib.util.find_spec("torch") is not None
-    venv.create(options.environment, clear=True, with_pip=True, system_site_packages=has_torch)
-    python = str(options.environment / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python"))
+    environment = options.environment.absolute()
+    venv.create(environment, clear=True, with_pip=True, system_site_packages=has_torch)
+    python = str(environment / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python"))
     wheels = options.wheels.resolve()
     # An extra also names packs that a restricted build has no wheel of; what is there is what gets installed.
     here = sorted(str(path) for path in wheels.glob("*.whl"))
     install = [python, "-m", "pip", "install", "--quiet", "--constraint", str(CI / "constraints.txt")]
-    run = options.environment  # outside the tree, so that nothing of it is importable by accident
+    print(f"Installing {len(here)} wheels{'' if has_torch else ' and torch'} into {environment}", flush=True)
     subprocess.run([*install, "--find-links", str(wheels), *here], check=True)
-    subprocess.run([python, "-m", "ffpa_attn", "packs"], check=True, cwd=run)
-    return subprocess.run([python, str(CI / "smoke.py")], check=False, cwd=run).returncode
+    # Run from there, so that nothing of the tree is importable by accident.
+    subprocess.run([python, "-m", "ffpa_attn", "packs"], check=True, cwd=environment)
+    return subprocess.run([python, str(CI / "smoke.py")], check=False, cwd=environment).returncode
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ from ffpa_build import environment as variables  # noqa: E402
 from ffpa_build.distributions import META, differences  # noqa: E402
 from ffpa_build.errors import BuildError  # noqa: E402
 from ffpa_build.matrix import expand  # noqa: E402
-from ffpa_build.spec import Spec, load_spec  # noqa: E402
+from ffpa_build.model import Spec  # noqa: E402
+from ffpa_build.spec import load_spec  # noqa: E402
 
 SIZE_BUDGET_MB = 100
 """The package index refuses larger files."""
@@ -92,7 +93,9 @@ def build(distribution: str, options: argparse.Namespace, environment: dict[str,
     with tempfile.TemporaryDirectory(prefix="ffpa-wheels-") as scratch:
         first = build_once(distribution, Path(scratch, "first"), options, environment)
         if options.check_reproducible:
-            second = build_once(distribution, Path(scratch, "second"), options, environment)
+            # An empty cache, or the second build would be a copy of the first one's kernels.
+            again = {**environment, "FFPA_BUILD_CACHE": str(Path(scratch, "cache"))}
+            second = build_once(distribution, Path(scratch, "second"), options, again)
             if sha256(first) != sha256(second):
                 raise WheelError(
                     f"{first.name}: a second build gave other bytes: {', '.join(differing(first, second))}"
@@ -151,9 +154,9 @@ def check(wheel: Path) -> None:
 
 
 def payload(wheel: Path) -> set[str]:
-    """The member names besides the metadata."""
+    """The files besides the metadata."""
     with zipfile.ZipFile(wheel) as archive:
-        return {name for name in archive.namelist() if ".dist-info/" not in name}
+        return {name for name in archive.namelist() if ".dist-info/" not in name and not name.endswith("/")}
 
 
 def differing(first: Path, second: Path) -> list[str]:

@@ -10,7 +10,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from ffpa_build.spec import Pack, Spec, find_root, load_spec
+from ffpa_build.model import Pack, Spec
+from ffpa_build.spec import find_root, load_spec
 from ffpa_build.tables import read_toml
 
 META = "ffpa"

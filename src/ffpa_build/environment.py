@@ -9,10 +9,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ffpa_build.errors import SelectionError
+from ffpa_build.model import Spec, ToolchainSpec
 from ffpa_build.selection import Selection
-from ffpa_build.spec import Spec, ToolchainSpec
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ VARIABLES = (
     Variable("FFPA_BUILD_ACC", "acc", ("--acc",), "accumulators, or all"),
     Variable("FFPA_BUILD_FEATURES", "features", ("--features",), "optional kernel features, all or none"),
     Variable("FFPA_BUILD_TOOLCHAIN", "toolchain", ("--toolchain",), "the compiler, a file of variants/toolchains"),
+    Variable("FFPA_BUILD_CACHE", "cache", ("--cache",), "folder of the compiled kernels to reuse"),
     Variable("FFPA_BUILD_JOBS", "jobs", ("-j", "--jobs"), "compiles at a time"),
 )
 
@@ -82,6 +84,12 @@ def toolchain(spec: Spec, environment: Mapping[str, str]) -> ToolchainSpec:
     return spec.toolchains[name]
 
 
+def cache(environment: Mapping[str, str]) -> Path | None:
+    """The cache folder; None is the user's own."""
+    value = read(environment).get("cache")
+    return None if value is None else Path(value).resolve()
+
+
 def jobs(environment: Mapping[str, str]) -> int | None:
     """Compiles at a time; None leaves it to the machine's cores and memory."""
     value = read(environment).get("jobs")
@@ -92,4 +100,4 @@ def jobs(environment: Mapping[str, str]) -> int | None:
     return int(value)
 
 
-_SELECTION_ARGUMENTS = {variable.argument for variable in VARIABLES} - {"preset", "toolchain", "jobs"}
+_SELECTION_ARGUMENTS = {variable.argument for variable in VARIABLES} - {"preset", "toolchain", "cache", "jobs"}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sysconfig
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,14 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 from ffpa_build import environment
 from ffpa_build.distributions import CORE_PACK, extras
-from ffpa_build.errors import SelectionError
-from ffpa_build.spec import Spec, load_spec
+from ffpa_build.errors import BuildError, SelectionError
+from ffpa_build.model import Spec
+from ffpa_build.spec import load_spec
 
-SHARED_SOURCES = {
-    "variants": (".toml",),
-    "src/ffpa_build": (".py", ".typed"),
-    "src/ffpa_attn": (".py", ".typed"),
-    "csrc": (".h", ".cuh", ".cc", ".cu", ".md"),
-}
-"""What an sdist carries besides its own folder, by folder and suffix; the meta distribution goes without csrc."""
+SHARED_FOLDERS = ("csrc", "src/ffpa_attn", "src/ffpa_build", "variants")
+"""What an sdist carries besides its own folder; the meta distribution goes without csrc."""
+BUILT_SUFFIXES = (".so", ".pyd", ".o", ".cubin", ".pyc")
+"""What may lie among the sources of a working tree without being one."""
 
 
 def find_tree(root: str | Path) -> Path:
@@ -36,15 +35,22 @@ def find_tree(root: str | Path) -> Path:
     return root if (root / "variants").is_dir() else root.parent.parent
 
 
+def sources(folder: Path) -> list[Path]:
+    """The source files below a folder, sorted."""
+    return [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.suffix not in BUILT_SUFFIXES and not path.name.startswith(".")
+    ]
+
+
 def shared_sources(tree: Path, with_kernels: bool) -> dict[str, str]:
     """Shared files of an sdist: absolute path -> path in the sdist, which is also the one in the tree."""
-    found = {str(tree / "VERSION"): "VERSION"}
-    for folder, suffixes in SHARED_SOURCES.items():
+    files = [tree / "VERSION"]
+    for folder in SHARED_FOLDERS:
         if with_kernels or folder != "csrc":
-            for path in sorted((tree / folder).rglob("*")):
-                if path.is_file() and path.suffix in suffixes:
-                    found[str(path)] = path.relative_to(tree).as_posix()
-    return found
+            files += sources(tree / folder)
+    return {str(path): path.relative_to(tree).as_posix() for path in files}
 
 
 def build_version(spec: Spec, pack: str | None) -> str:
@@ -53,7 +59,7 @@ def build_version(spec: Spec, pack: str | None) -> str:
         return spec.version
     from ffpa_build import api
 
-    return api.distribution_version(spec, environment.selection(spec, os.environ))
+    return api.distribution_version(spec, environment.selection(spec, os.environ), pack)
 
 
 class FfpaMetadataHook(MetadataHookInterface):
@@ -102,6 +108,9 @@ class FfpaBuildHook(BuildHookInterface):
             self._scratch = tempfile.TemporaryDirectory(prefix="ffpa-wheel-")
             try:
                 self._wheel(load_spec(tree), Path(self._scratch.name), version == "editable", build_data)
+            except BuildError as error:
+                self._scratch.cleanup()
+                self.app.abort(f"error: {error}")
             except BaseException:
                 self._scratch.cleanup()
                 raise
@@ -114,21 +123,27 @@ class FfpaBuildHook(BuildHookInterface):
     def _wheel(self, spec: Spec, scratch: Path, editable: bool, build_data: dict[str, Any]) -> None:
         from ffpa_build import api
 
-        selection = environment.selection(spec, os.environ)
         pack = spec.packs[str(self.pack)]
-        expected = api.distribution_version(spec, selection)
+        selection = replace(environment.selection(spec, os.environ), packs=(pack.name,))
+        expected = api.distribution_version(spec, selection, pack.name)
         if self.metadata.version != expected:
             raise SelectionError(
                 f"this sdist has version {self.metadata.version}, but the selection makes {expected}: "
                 "restrict the build when the sdist is made, or build from the source tree"
             )
         files: dict[str, str] = build_data["force_include_editable" if editable else "force_include"]
-        folder = scratch / pack.package
-        api.build_packs(spec, selection, packs=[pack.name], out=scratch)
-        for path in sorted(folder.rglob("*")):
-            if path.is_file():
-                path.chmod(0o644)
-                files[str(path)] = path.relative_to(scratch).as_posix()
+        built = api.build_packs(
+            selection,
+            scratch,
+            spec=spec,
+            version=expected,
+            toolchain=environment.toolchain(spec, os.environ).name,
+            cache_dir=environment.cache(os.environ),
+            jobs=environment.jobs(os.environ),
+        )[pack.name]
+        for name in built.files:
+            (built.path / name).chmod(0o644)
+            files[str(built.path / name)] = f"{pack.package}/{name}"
         if pack.name == CORE_PACK:
             self._runtime(spec.root, scratch, editable, files)
             build_data["pure_python"] = False
@@ -148,6 +163,5 @@ class FfpaBuildHook(BuildHookInterface):
         build_launcher(launcher)
         launcher.chmod(0o755)
         files[str(launcher)] = "ffpa_attn/_launcher.so"
-        for path in sorted(package.rglob("*")):
-            if path.is_file() and path.suffix in SHARED_SOURCES["src/ffpa_attn"]:
-                files[str(path)] = path.relative_to(tree / "src").as_posix()
+        for path in sources(package):
+            files[str(path)] = path.relative_to(tree / "src").as_posix()

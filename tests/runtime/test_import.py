@@ -45,8 +45,8 @@ print(os.waitpid(pid, 0)[1])
 
 
 def test_every_public_name_exists_and_others_do_not():
-    assert run("import ffpa_attn as f; print(all(hasattr(f, n) for n in f.__all__), set(f.__all__) <= set(dir(f)))") == (
-        "True True"
-    )
+    assert run(
+        "import ffpa_attn as f; print(all(hasattr(f, n) for n in f.__all__), set(f.__all__) <= set(dir(f)))"
+    ) == ("True True")
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         ffpa_attn.nothing  # noqa: B018

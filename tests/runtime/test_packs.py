@@ -178,7 +178,9 @@ def test_the_command_shows_packs_kernels_archs_and_the_reason(site, capsys):
 def test_the_command_works_without_torch(site):
     site.install("core", kernel())
     code = "import sys; sys.modules['torch'] = None; from ffpa_attn.__main__ import main; sys.exit(main(['packs']))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=_env(site.path), check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=_env(site.path), check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "1 kernels, cubins verified" in done.stdout
 

@@ -1,0 +1,158 @@
+// Online softmax of the rows that a thread holds: fragment rows g and g + 8 of each of its kMTiles MMA tiles.
+//
+// Scores x are in units in which exp2(factor * x) is the softmax numerator. The row maximum is moved only when it grows by
+// more than kSlack octaves: P then reaches at most 2^kSlack, exactly compensated by the row sum, and most tiles leave O
+// unscaled.
+#pragma once
+
+#include "core/types.cuh"
+#include "kernels/native/tile_mma.cuh"
+#include "ptx/barrier.cuh"
+#include "ptx/math.cuh"
+#include "ptx/memory.cuh"
+
+namespace ffpa::native {
+
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+// Shared floats [warps_n][tile_m] in which the warps that share rows combine a value a row.
+template <class T>
+struct RowExchange {
+  u32 base;
+  const WarpLanes<T>& lanes;
+
+  __device__ u32 address(int warp_n, int m, int half) const {
+    return base + 4 * (warp_n * T::kTileM + lanes.warp_m * T::kRowsWarp + m * 16 + half * 8 + lanes.g);
+  }
+
+  template <class Combine>
+  __device__ __forceinline__ void run(float (&x)[T::kMTiles][2], Combine combine) const {
+    if constexpr (T::kWarpsN > 1) {
+#pragma unroll
+      for (int m = 0; m < T::kMTiles; ++m) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          if (lanes.t == 0) ptx::store_shared(address(lanes.warp_n, m, half), x[m][half]);
+        }
+      }
+      ptx::group_sync<T::kGroupThreads>(1 + lanes.warp_m);
+#pragma unroll
+      for (int m = 0; m < T::kMTiles; ++m) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float all = ptx::load_shared_f32(address(0, m, half));
+#pragma unroll
+          for (int w = 1; w < T::kWarpsN; ++w) all = combine(all, ptx::load_shared_f32(address(w, m, half)));
+          x[m][half] = all;
+        }
+      }
+    }
+  }
+};
+
+template <class T>
+class OnlineSoftmax {
+ public:
+  // P is at most 2^kSlack. f16 partial sums of P V must stay below 65504, so they get no slack.
+  static constexpr float kSlack = T::kAccF16 ? 0.0f : 8.0f;
+
+  __device__ explicit OnlineSoftmax(float factor) : factor_(factor) {
+#pragma unroll
+    for (int m = 0; m < T::kMTiles; ++m) {
+      max_[m][0] = max_[m][1] = -ptx::infinity();
+      sum_[m][0] = sum_[m][1] = 0.0f;
+    }
+  }
+
+  // Turns a tile of scores into numerators P and rescales O to the same maximum.
+  __device__ __forceinline__ void step(float (&s)[T::kMTiles][T::kSTiles][4], float (&o)[T::kMTiles][T::kOTiles][4],
+                                       const RowExchange<T>& exchange) {
+    float top[T::kMTiles][2];
+#pragma unroll
+    for (int m = 0; m < T::kMTiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float x = s[m][0][2 * half];
+#pragma unroll
+        for (int n = 0; n < T::kSTiles; ++n) x = fmaxf(x, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
+        top[m][half] = quad_max(x);
+      }
+    }
+    exchange.run(top, [](float a, float b) { return fmaxf(a, b); });
+
+    float shrink[T::kMTiles][2];
+    bool moved = false;
+#pragma unroll
+    for (int m = 0; m < T::kMTiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float before = max_[m][half];
+        // False also for -inf - -inf = NaN: a row with no key yet stays at -inf.
+        const bool moves = (top[m][half] - before) * factor_ > kSlack;
+        const float now = moves ? top[m][half] : before;
+        shrink[m][half] = moves ? ptx::ex2((before - now) * factor_) : 1.0f;
+        max_[m][half] = now;
+        sum_[m][half] *= shrink[m][half];
+        moved |= moves;
+        const float origin = now == -ptx::infinity() ? 0.0f : now;
+        const float offset = -origin * factor_;
+#pragma unroll
+        for (int n = 0; n < T::kSTiles; ++n) {
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            float& x = s[m][n][2 * half + j];
+            // Biased scores can be near the largest float, where the product with `factor` would overflow on its own.
+            x = ptx::ex2(T::kAnyBias ? (x - origin) * factor_ : fmaf(x, factor_, offset));
+            sum_[m][half] += x;
+          }
+        }
+      }
+    }
+    if (__any_sync(0xffffffffu, moved)) {
+#pragma unroll
+      for (int m = 0; m < T::kMTiles; ++m) {
+#pragma unroll
+        for (int n = 0; n < T::kOTiles; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) o[m][n][i] *= shrink[m][i / 2];
+        }
+      }
+    }
+  }
+
+  // Completes the row sums over the threads that share a row; call once, after the last step.
+  __device__ __forceinline__ void finish(const RowExchange<T>& exchange) {
+#pragma unroll
+    for (int m = 0; m < T::kMTiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) sum_[m][half] = quad_sum(sum_[m][half]);
+    }
+    exchange.run(sum_, [](float a, float b) { return a + b; });
+  }
+
+  // What O is multiplied with: 0 for a row that attends to no key.
+  __device__ float inverse_sum(int m, int half) const {
+    return sum_[m][half] == 0.0f ? 0.0f : ptx::rcp(sum_[m][half]);
+  }
+
+  // Natural logarithm of the sum of exp(score); -inf for a row that attends to no key.
+  __device__ float lse(int m, int half) const {
+    return sum_[m][half] == 0.0f ? -ptx::infinity()
+                                 : max_[m][half] * (factor_ * ptx::kLn2) + ptx::lg2(sum_[m][half]) * ptx::kLn2;
+  }
+
+ private:
+  float factor_;
+  float max_[T::kMTiles][2];
+  float sum_[T::kMTiles][2];
+};
+
+}  // namespace ffpa::native

@@ -1,0 +1,87 @@
+// native.split_d: prefill with mma.sync for every architecture, head dims 8 .. 1024.
+//
+// Q of the block's rows stays in shared memory. K and V stream through one ring of [keys][64 columns] boxes: S is summed
+// over the boxes of K, O is updated a box of V at a time, and so shared memory and the S accumulator do not grow with D.
+#pragma once
+
+#include "abi/attention_params.h"
+#include "core/kernel_entry.cuh"
+#include "kernels/native/epilogue.cuh"
+#include "kernels/native/fragment.cuh"
+#include "kernels/native/kv_ring.cuh"
+#include "kernels/native/mask.cuh"
+#include "kernels/native/p_operand.cuh"
+#include "kernels/native/scores.cuh"
+#include "kernels/native/softmax.cuh"
+#include "kernels/native/tile_mma.cuh"
+#include "kernels/native/tiles.cuh"
+#include "kernels/native/work_tile.cuh"
+#include "ptx/memory.cuh"
+
+namespace ffpa::native {
+
+template <class Variant>
+struct SplitD {
+  using Params = abi::AttentionParams;
+  using T = PrefillTraits<Variant>;
+  static constexpr int kThreads = T::kThreads;
+  static constexpr int kMinBlocks = 1;
+  static constexpr int kSmemBytes = T::kSmemBytes;
+  static constexpr int kTileM = T::kTileM;
+  static constexpr int kTileN = T::kTileN;
+  static constexpr int kCluster = 1;
+  static constexpr int kBoxCols = 0;  // no tensor maps
+  static constexpr int kBoxQRows = 0;
+  static constexpr int kBoxKvRows = 0;
+  static constexpr int kSwizzle = 0;
+  static constexpr int kPersistent = 0;
+
+  static __device__ __forceinline__ void run(const Params& p) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const u32 smem = ptx::shared_address(shared);
+    const WorkTile work(p, kTileM, kTileN);
+    CpAsyncRing<T> ring(p, work, smem);
+
+    const WarpLanes<T> lanes;
+    const FragmentPlace<T> place(lanes, work.row0);
+    const PositionMask<T> mask(p, place, work.row0);
+    const Scores<T> scores(p, work, place);
+    const RowExchange<T> exchange{smem + T::kStatsOffset, lanes};
+    OnlineSoftmax<T> softmax(scores.factor());
+
+    float o[T::kMTiles][T::kOTiles][4] = {};
+#pragma unroll 1
+    for (int tile = 0; tile < work.kv_tiles; ++tile) {
+      // Conditions below change once in the loop's course; a compiler that sees how `tile` runs splits the loop there: a
+      // second copy of the body and a higher register peak.
+      asm volatile("" : "+r"(tile));
+      const int key0 = tile * kTileN;
+
+      float s[T::kMTiles][T::kSTiles][4] = {};
+#pragma unroll
+      for (int step = 0; step < T::kSteps; ++step) {
+        const u32 k = ring.next(tile, step);
+        mma_qk<T>(s, lanes, smem + T::kQOffset + step * T::kStepBoxes * (kTileM * kBoxRowBytes), k, step);
+      }
+
+      scores.apply(s, key0);
+      if (mask.touches(key0)) mask.apply(s, key0);
+      softmax.step(s, o, exchange);
+
+      u32 weights[T::kMTiles][T::kKSlices][4];
+      make_p_operand<T>(weights, s, lanes, smem + T::kPOffset);
+
+#pragma unroll
+      for (int step = 0; step < T::kSteps; ++step) {
+        const u32 v = ring.next(tile, T::kSteps + step);
+        mma_pv<T>(o, weights, lanes, v, step);
+      }
+    }
+
+    softmax.finish(exchange);
+    store_output<T>(p, work, lanes, softmax, o, smem + T::kQOffset);
+    store_lse<T>(p, work, lanes, softmax);
+  }
+};
+
+}  // namespace ffpa::native

@@ -1,0 +1,22 @@
+// Asynchronous copies from global to shared memory.
+#pragma once
+
+#include "core/types.cuh"
+
+namespace ffpa::ptx {
+
+// Copies 16 bytes past L1; with `valid` false reads nothing and writes 16 zero bytes.
+__device__ __forceinline__ void cp_async_16(u32 shared, const void* global, bool valid) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(valid ? 16 : 0)
+               : "memory");
+}
+
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most `kPending` of this thread's groups are in flight.
+template <int kPending>
+__device__ __forceinline__ void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+}  // namespace ffpa::ptx
