@@ -58,15 +58,17 @@ def main() -> int:
             try:
                 with torch.no_grad():
                     out, lse = ffpa_attn.ffpa_attn_func(
-                        *(q, k, v),
+                        q,
+                        k,
+                        v,
                         is_causal=causal,
                         enable_gqa=heads != kv_heads,
                         backend=backend,
                         return_lse=True,
                         strict=gpu,
                     )
-            except ffpa_attn.KernelNotFoundError as error:
-                print(f"{label} not installed: {error}")
+            except ffpa_attn.KernelNotFoundError as missing:
+                print(f"{label} not installed: {missing}")
                 continue
             ran += 1
             exact, exact_lse = float64_attention(q, k, v, causal)
