@@ -27,8 +27,7 @@ class Backend:
 
     Attributes:
         spec: the backend as text: its name, and a line "field=value" for each field that differs from its default.
-            Made once, with the hash, because every call looks a backend up, and because a compiled graph can hold
-            a string only.
+            Made once: every call hashes it, and it is what a compiled graph can hold.
     """
 
     name: ClassVar[str] = ""
@@ -40,14 +39,12 @@ class Backend:
             if value != f.default:
                 lines.append(f"{f.name}={value!r}")
         object.__setattr__(self, "spec", "\n".join(lines))
-        object.__setattr__(self, "_hash", hash(self.spec))
 
     if TYPE_CHECKING:
         spec: ClassVar[str]  # set on the instance; no field
-        _hash: ClassVar[int]
 
     def __hash__(self) -> int:
-        return self._hash
+        return hash(self.spec)
 
 
 @dataclass(frozen=True)
@@ -221,7 +218,7 @@ def _as_backend(argument: str, value: Any) -> Backend | None:
     if isinstance(value, str):
         if value not in BACKENDS:
             raise ValueError(f"{argument}={value!r} is no backend; allowed are {names} or a backend object")
-        return BACKENDS[value]()
+        return _DEFAULTS[value]
     raise TypeError(f"{argument} must be {names} or a backend object, got {type(value).__name__}")
 
 
@@ -267,3 +264,6 @@ def _positive(name: str, value: object, *, multiple: int) -> None:
     if value < 1 or value % multiple:
         what = "a positive int" if multiple == 1 else f"a positive multiple of {multiple}"
         raise ValueError(f"CUDABackend: {name}={value}; allowed is {what}")
+
+
+_DEFAULTS: dict[str, Backend] = {name: kind() for name, kind in BACKENDS.items()}

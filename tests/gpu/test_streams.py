@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from ffpa_attn import CUDABackend, ffpa_attn_func
-from ffpa_attn.op import encode
 
 from .support import attend, kernel_of, qkv, relative_error
 
@@ -142,5 +141,5 @@ def test_the_operator_passes_opcheck():
     q, k, v = qkv(1, 2, 515, 600, 80)
     kernel_of(q, k, v)
     ffpa_attn_func(q, k, v)
-    arguments = (q, k, v, None, 0.0, False, None, encode(BACKEND), True, True)
+    arguments = (q, k, v, None, 0.0, False, None, BACKEND.spec, True, True)
     torch.library.opcheck(torch.ops.ffpa_attn.attention, arguments)
