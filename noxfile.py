@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -81,8 +82,12 @@ def gpu(session: nox.Session) -> None:
     shutil.rmtree(out, ignore_errors=True)
     arch = gpu_arch(session)
     session.run("python", "ci/wheels.py", "--out", str(out), "--preset", "dev", "--arch", arch)
-    session.install("--no-deps", *map(str, sorted(out.glob("*.whl"))))
-    session.run("python", "-m", "pytest", "-m", "gpu", "-o", "pythonpath=", *session.posargs)
+    # The installed packages come before src/, which some tests need for the build system.
+    site = Path(session.create_tmp(), "site").resolve()
+    shutil.rmtree(site, ignore_errors=True)
+    session.install("--no-deps", "--target", str(site), *map(str, sorted(out.glob("*.whl"))))
+    paths = {"PYTHONPATH": f"{site}{os.pathsep}{ROOT / 'src'}"}
+    session.run("python", "-m", "pytest", "-m", "gpu", "-o", "pythonpath=", *session.posargs, env=paths)
 
 
 @nox.session(venv_params=SEE_TORCH)
