@@ -6,7 +6,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import tvm_ffi
 
@@ -104,7 +104,7 @@ class Launcher:
             }
             for kernel, spec in launches
         ]
-        plan: Callable[..., None] = self._module.make_attention_plan(
+        plan: Callable[..., bool] = self._module.make_attention_plan(
             self._driver, rows, facts, query, key, value, attn_mask
         )
         return plan
