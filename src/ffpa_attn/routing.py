@@ -10,6 +10,7 @@ from .backends import Backend, CUDABackend, Hint, ReferenceBackend, SDPABackend
 from .config import SMALL_D_VARIABLE
 from .gates import Gates
 from .packs import Pack, PackSet
+from .remedy import Missing, remedy
 
 if TYPE_CHECKING:
     from .device import DeviceInfo
@@ -273,17 +274,10 @@ class _Wanted:
         text = f"no kernel for {wanted} on {self.device.name} (compute capability {capability}); packs seen: {names}"
         for rejected in packs.rejected:
             text += f"; turned away: {rejected.name} ({rejected.reason})"
-        return f"{text}. {self._remedy(capability, seen)}"
-
-    def _remedy(self, capability: str, seen: Iterable[KernelInfo]) -> str:
-        extra = {Hint.CUTE_TMA_FP8: "fp8", Hint.CUTE_TMA_FP4: "fp4"}.get(self.hint)
-        if extra is None and self.device.capability[0] == 12:
-            extra = "sm120"
-        served = any(capability in kernel.capabilities for kernel in seen)
-        install = "" if served else f"Install it with: pip install 'ffpa[{extra}]', or build" if extra else ""
-        arch = "{}{}".format(*self.device.capability)
-        build = f"it with: python -m ffpa_build build --arch {arch} --headdim {self.problem.head_dim}"
-        return f"{install or 'Build'} {build}"
+        needed = Missing(
+            self.device.capability, self.hint, p.dtype, self.backend.acc, p.head_dim, self.features, self.backend.kernel
+        )
+        return f"{text}. {remedy(needed, seen)}"
 
 
 def auto_stages(ext: str, capability: tuple[int, int]) -> int:

@@ -13,6 +13,7 @@ from . import fallback, philox, reference
 from .backends import Backend, CUDABackend, ReferenceBackend, SDPABackend, resolve_backend
 from .call import Call
 from .config import Config, default_config
+from .debug import forced_backend
 from .errors import FallbackError, KernelNotFoundError, PackError
 from .explanation import Explanation
 from .gates import Gates
@@ -263,7 +264,7 @@ class Runtime:
         device = self._devices(call.query.device)
         while True:
             packs = self.packs if device is not None else PackSet()
-            taken = route(problem, device, backend, packs, self.gates)
+            taken = route(problem, device, forced_backend(backend, self.config, packs), packs, self.gates)
             if not isinstance(taken, KernelRoute):
                 return taken
             try:

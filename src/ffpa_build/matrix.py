@@ -83,12 +83,15 @@ def feature_sets(impl: Impl, selected: tuple[str, ...]) -> list[tuple[str, ...]]
     ]
 
 
-def expand(spec: Spec, selection: Selection) -> Matrix:
-    """The variants of a selection. Raises SelectionError if there is none."""
+def expand(spec: Spec, selection: Selection, empty: bool = False) -> Matrix:
+    """The variants of a selection. Raises SelectionError if there is none, unless `empty` allows that."""
     variants: list[Variant] = []
     skips: list[Skip] = []
     for impl in spec.impls:
         if impl.ext not in selection.exts:
+            continue
+        if impl.opt_in and impl.opt_in not in selection.opt_in:
+            skips += [Skip(impl.id, arch, "every variant", f"needs opt_in {impl.opt_in}") for arch in selection.archs]
             continue
         for arch_name in selection.emulate or selection.archs:
             targets = selection.archs if selection.emulate else (arch_name,)
@@ -106,9 +109,9 @@ def expand(spec: Spec, selection: Selection) -> Matrix:
                         variants.append(item)
                     else:
                         skips.append(item)
-    if not variants:
+    if not variants and not empty:
         reasons = "; ".join(dict.fromkeys(f"{s.impl} {s.arch}: {s.what}: {s.reason}" for s in skips))
-        raise SelectionError(f"the selection is empty: {reasons}")
+        raise SelectionError(f"the selection is empty: {reasons or 'ext = none: no kernels'}")
     return Matrix(tuple(variants), tuple(skips))
 
 

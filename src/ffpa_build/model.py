@@ -115,6 +115,7 @@ class Impl:
     spills: tuple[Rule, ...]
     skip: tuple[Rule, ...]
     memory_mib: int
+    opt_in: str = ""  # the name that a selection has to opt in to; "" for kernels that every selection may have
 
     @property
     def id(self) -> str:
@@ -147,6 +148,7 @@ class Preset:
     acc: tuple[str, ...]
     stages: tuple[int, ...]
     features: tuple[str, ...]
+    opt_in: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,10 @@ class Spec:
     @property
     def features(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(feature for impl in self.impls for feature in impl.features))
+
+    @property
+    def opt_ins(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(impl.opt_in for impl in self.impls if impl.opt_in))
 
     @property
     def stages(self) -> tuple[int, ...]:
