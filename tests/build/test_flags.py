@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 from ffpa_build import flags_page
 from ffpa_build.cli import main
+from ffpa_build.compiler import compile_cubin, flags_for
 from ffpa_build.environment import READ, Settings, as_variables, settings
 from ffpa_build.errors import SelectionError
 from ffpa_build.flags import BUILD, FLAGS, SELECTION, group
 from ffpa_build.model import Spec
 from ffpa_build.spec import load_spec
+from ffpa_build.toolchain import Toolchain
 
 PROJECT = load_spec(REPOSITORY)
 SPECIFICATION = {
@@ -319,3 +321,14 @@ def test_no_variable_is_read_outside_the_environment_module() -> None:
     ).stdout.split()
     # cli and wheel hand the environment over; install and schedule pass it on to a process.
     assert {Path(name).name for name in files} <= {"cli.py", "wheel.py", "install.py", "schedule.py", "environment.py"}
+
+
+@pytest.mark.parametrize("threads", [0, 4])
+def test_nvcc_threads_reach_nvcc_and_no_key(tmp_path: Path, threads: int) -> None:
+    program = tmp_path / "nvcc"
+    program.write_text('#!/bin/sh\necho "$@"\ntouch out.cubin\n')
+    program.chmod(0o755)
+    toolchain = Toolchain("nvcc-0", "nvcc", "0", "nvcc 0", "", "", str(program), threads)
+    log = compile_cubin("", {}, "sm_89", toolchain, "kernel").log
+    assert ("--threads 4" in log) == (threads == 4)
+    assert "--threads" not in flags_for("nvcc")
