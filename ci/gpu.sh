@@ -38,9 +38,10 @@ export PYTHONPATH="$site"
 
 step packs "$python" -m ffpa_attn packs
 step smoke "$python" ci/smoke.py
-# Only files with gpu tests, for the others import what this machine need not have; and `pythonpath=`, so that the
-# tree's src/ does not shadow the installed package.
+# Only files with gpu tests, for the others import what this machine need not have. src/ comes after the installed
+# packages, for the tests that use the build system.
 mapfile -t files < <(grep -rlE 'mark\.gpu' --include='test_*.py' tests --exclude-dir=gpu)
+export PYTHONPATH="$site:$PWD/src"
 step tests "$python" -m pytest -p no:cacheprovider -o pythonpath= -m gpu -q -ra tests/gpu "${files[@]}"
 if command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck; do

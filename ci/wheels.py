@@ -48,6 +48,7 @@ def main() -> int:
     options = parse_arguments(spec)
     environment = {**os.environ, **build_environment(options)}
     environment.setdefault("SOURCE_DATE_EPOCH", SOURCE_DATE_EPOCH)
+    environment.setdefault("PIP_CONSTRAINT", str(TREE / "ci" / "build-constraints.txt"))
     options.out.mkdir(parents=True, exist_ok=True)
     try:
         stale = differences(spec)

@@ -12,6 +12,7 @@ from torch import Tensor
 from ffpa_attn import recipes
 from ffpa_attn.device import DeviceInfo, device_info
 from ffpa_attn.launcher import MASK_KINDS, Launcher, MisalignedError, default_launcher
+from ffpa_attn.layout import result_strides
 
 if TYPE_CHECKING:
     from ffpa_attn.manifest import KernelInfo
@@ -43,12 +44,8 @@ def needs_copy(tensor: Tensor) -> str | None:
 
 
 def output_strides(query: Tensor) -> tuple[int, int, int, int]:
-    """Strides, in elements, of the output [B, H, N, D] for ``query``: of [B, N, H, D] storage when query is such a
-    view (also a chunk of a fused projection), else of contiguous [B, H, N, D]."""
-    _, heads, rows, columns = query.shape
-    if heads > 1 and rows > 1 and query.stride(1) < query.stride(2):
-        return rows * heads * columns, columns, heads * columns, 1
-    return heads * rows * columns, rows * columns, columns, 1
+    """Strides, in elements, of the output [B, H, N, D] for ``query``; see ``layout.result_strides``."""
+    return result_strides(query.shape, query.stride())
 
 
 def _allocator(query: Tensor, want_lse: bool) -> Callable[[Tensor], tuple[Tensor, Tensor | None]]:
@@ -146,10 +143,11 @@ def prepare(
         query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, philox: tuple[Any, ...] = ()
     ) -> tuple[Tensor, Tensor | None]:
         out, lse = allocate(query)
+        rest = _philox_arguments(philox) if philox else ()
         try:
-            plan(query, key, value, attn_mask, out, lse, *_philox_arguments(philox))
+            plan(query, key, value, attn_mask, out, lse, *rest)
         except MisalignedError:
-            copied_call((query, key, value), attn_mask, (out, lse, *_philox_arguments(philox)))
+            copied_call((query, key, value), attn_mask, (out, lse, *rest))
         return out, lse
 
     return launch

@@ -101,12 +101,6 @@ def test_a_kernel_with_another_parameter_size_is_refused(
         call(launcher, device)
 
 
-def test_a_kernel_with_two_parameters_is_refused(launcher: Launcher, fake: FakeDriver, device: DeviceInfo) -> None:
-    fake.parameters(ATTENTION_BYTES, 2)
-    with pytest.raises(LaunchError, match="more than one parameter"):
-        call(launcher, device)
-
-
 def test_a_manifest_for_other_structs_is_refused(launcher: Launcher, fake: FakeDriver, device: DeviceInfo) -> None:
     fake.parameters(64, 1)
     with pytest.raises(LaunchError, match=f"64 bytes, this runtime fills {ATTENTION_BYTES}"):

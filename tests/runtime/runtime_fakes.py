@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -146,7 +147,7 @@ class FakeLauncher:
     def prepare(
         self,
         kernel: KernelInfo,
-        image: bytes,
+        image: Callable[[], bytes],
         problem: Problem,
         query: Tensor,
         key: Tensor,
@@ -154,7 +155,7 @@ class FakeLauncher:
         attn_mask: Tensor | None,
         want_lse: bool,
     ) -> Any:
-        self.prepared.append((kernel, image, problem))
+        self.prepared.append((kernel, image(), problem))
         expected = [(t.shape, t.stride(), t.dtype) for t in (query, key, value)]
 
         def launch(
