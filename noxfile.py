@@ -101,6 +101,7 @@ def lint(session: nox.Session) -> None:
     sources = [str(path) for path in sorted((ROOT / "csrc").rglob("*")) if path.suffix in {".h", ".cuh", ".cc", ".cu"}]
     session.run("clang-format", "--dry-run", "-Werror", *sources)
     session.run("python", "-m", "ffpa_build.distributions", "check", env={"PYTHONPATH": "src"})
+    session.run("python", "-m", "ffpa_build.flags_page", "check", env={"PYTHONPATH": "src"})
 
 
 @nox.session(venv_params=SEE_TORCH)

@@ -81,6 +81,7 @@ def prepare(
     attn_mask: Tensor | None,
     want_lse: bool,
     *,
+    merge: tuple[KernelInfo, bytes | Callable[[], bytes]] | None = None,
     launcher: Launcher | None = None,
     device: DeviceInfo | None = None,
 ) -> Launch:
@@ -92,7 +93,8 @@ def prepare(
     stride 0 where it is broadcast. ``image`` is the kernel's cubin, or a function that reads it, called at most once a
     process. ``out`` has query's shape and dtype and the strides of ``output_strides``; ``lse`` is [B, Hq, Nq] float32.
     For a problem with dropout ``philox`` is (seed, offset), two numbers, or (seed, offset, added), two int64 scalars on
-    the device, as a graph capture has them, and a number added to the offset. An input that ``needs_copy`` is copied in
+    the device, as a graph capture has them, and a number added to the offset. ``merge`` is the kernel, with its cubin,
+    that joins partial results where ``kernel`` splits the keys. An input that ``needs_copy`` is copied in
     each call. ``launcher`` and ``device`` are the process's launcher and the problem's device unless given.
 
     Raises ``DriverNotFoundError``, ``LaunchError`` and ``ValueError``; ``launch`` itself raises ``LaunchError``.
@@ -101,6 +103,11 @@ def prepare(
     device = device_info(problem.device_index) if device is None else device
     spec = recipes.launch_spec(kernel, problem, device)
     launches = [(launcher.kernel(kernel, image), spec)]
+    splits = spec.splits
+    if splits > 1:
+        if merge is None:
+            raise ValueError(f"kernel {kernel.id} splits the keys and comes without a kernel that merges")
+        launches.append((launcher.kernel(*merge), recipes.launch_spec(merge[0], problem, device)))
     facts = {
         "causal": bool(problem.is_causal),
         "scale": float(problem.scale),
@@ -109,6 +116,7 @@ def prepare(
     }
     allocate = _allocator(query)
     lse_shape, lse_device = query.shape[:3], query.device
+    partial_shape = (splits, *query.shape)
     plans: dict[tuple[bool, ...], Callable[..., bool]] = {}  # by which of query, key, value are copied
 
     def copied_call(tensors: tuple[Tensor, ...], attn_mask: Tensor | None, rest: tuple[Any, ...]) -> bool:
@@ -142,6 +150,10 @@ def prepare(
         out = allocate(query)
         lse = torch.empty(lse_shape, dtype=torch.float32, device=lse_device) if want_lse else None
         rest = _philox_arguments(philox) if philox else ()
+        if splits > 1:
+            partial_o = torch.empty(partial_shape, dtype=torch.float32, device=lse_device)
+            partial_lse = torch.empty(partial_shape[:-1], dtype=torch.float32, device=lse_device)
+            rest = (*rest, partial_o, partial_lse)
         try:
             fits = plan(query, key, value, attn_mask, out, lse, *rest)
         except MisalignedError:
@@ -150,7 +162,7 @@ def prepare(
             return None
         return out if lse is None else (out, lse)
 
-    if want_lse or problem.dropout_p > 0.0:
+    if want_lse or splits > 1 or problem.dropout_p > 0.0:
         return launch
 
     def launch_output(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor | None:

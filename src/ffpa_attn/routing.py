@@ -10,6 +10,7 @@ from .backends import Backend, CUDABackend, Hint, ReferenceBackend, SDPABackend
 from .config import SMALL_D_VARIABLE
 from .gates import Gates
 from .packs import Pack, PackSet
+from .remedy import Missing, remedy
 
 if TYPE_CHECKING:
     from .device import DeviceInfo
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 # Optional kernel features that change what a kernel computes; a kernel serves a call that needs exactly its own.
 CALL_FEATURES = frozenset({"bias", "bias32", "dropout"})
 _MASK_FEATURE = {"none": None, "boolean": "bias", "additive": "bias", "additive_f32": "bias32"}
+# Recipes whose kernels split the keys over blocks and need a merge kernel after them.
+SPLITTING_RECIPES = frozenset({"split_kv"})
 # CuTe kernels are compiled for multiples of this; others of the specification go to the native family.
 _CUTE_HEAD_DIM_MULTIPLE = 32
 
@@ -51,12 +54,16 @@ class Candidate:
 
 @dataclass(frozen=True)
 class KernelRoute:
-    """The call runs `kernel` of `pack`. `cast_mask`: the float32 mask is converted to the query's dtype first."""
+    """The call runs `kernel` of `pack`. `cast_mask`: the float32 mask is converted to the query's dtype first.
+
+    `merge` is the kernel of the pack that joins the results where `kernel` splits the keys.
+    """
 
     kernel: KernelInfo
     pack: Pack
     candidates: tuple[Candidate, ...] = ()
     cast_mask: bool = False
+    merge: KernelInfo | None = None
 
 
 @dataclass(frozen=True)
@@ -139,6 +146,8 @@ def _choose(
     for pack in packs.packs:
         for kernel in pack.kernels:
             why = wanted.refuses(kernel)
+            if why is None and kernel.recipe in SPLITTING_RECIPES and _merge_of(kernel, pack) is None:
+                why = "the pack lacks its merge kernel"
             if why is None:
                 eligible.append((wanted.order(kernel), pack, kernel))
             else:
@@ -150,7 +159,15 @@ def _choose(
     _, pack, kernel = eligible[0]
     candidates = [Candidate(pack.name, kernel, None)]
     candidates += [Candidate(p.name, k, wanted.compare(kernel, k)) for _, p, k in eligible[1:]]
-    return KernelRoute(kernel, pack, (*candidates, *lost), cast_mask)
+    merge = _merge_of(kernel, pack) if kernel.recipe in SPLITTING_RECIPES else None
+    return KernelRoute(kernel, pack, (*candidates, *lost), cast_mask, merge)
+
+
+def _merge_of(kernel: KernelInfo, pack: Pack) -> KernelInfo | None:
+    """The kernel that joins the results of a `kernel` that splits the keys."""
+    wanted = (kernel.arch, kernel.capabilities, kernel.dtype)
+    found = (k for k in pack.kernels if k.recipe == "merge" and (k.arch, k.capabilities, k.dtype) == wanted)
+    return next(found, None)
 
 
 @dataclass(frozen=True)
@@ -273,17 +290,10 @@ class _Wanted:
         text = f"no kernel for {wanted} on {self.device.name} (compute capability {capability}); packs seen: {names}"
         for rejected in packs.rejected:
             text += f"; turned away: {rejected.name} ({rejected.reason})"
-        return f"{text}. {self._remedy(capability, seen)}"
-
-    def _remedy(self, capability: str, seen: Iterable[KernelInfo]) -> str:
-        extra = {Hint.CUTE_TMA_FP8: "fp8", Hint.CUTE_TMA_FP4: "fp4"}.get(self.hint)
-        if extra is None and self.device.capability[0] == 12:
-            extra = "sm120"
-        served = any(capability in kernel.capabilities for kernel in seen)
-        install = "" if served else f"Install it with: pip install 'ffpa[{extra}]', or build" if extra else ""
-        arch = "{}{}".format(*self.device.capability)
-        build = f"it with: python -m ffpa_build build --arch {arch} --headdim {self.problem.head_dim}"
-        return f"{install or 'Build'} {build}"
+        needed = Missing(
+            self.device.capability, self.hint, p.dtype, self.backend.acc, p.head_dim, self.features, self.backend.kernel
+        )
+        return f"{text}. {remedy(needed, seen)}"
 
 
 def auto_stages(ext: str, capability: tuple[int, int]) -> int:

@@ -13,6 +13,7 @@ from . import fallback, philox, reference
 from .backends import Backend, CUDABackend, ReferenceBackend, SDPABackend, resolve_backend
 from .call import Call
 from .config import Config, default_config
+from .debug import forced_backend
 from .errors import FallbackError, KernelNotFoundError, PackError
 from .explanation import Explanation
 from .gates import Gates
@@ -275,11 +276,13 @@ class Runtime:
         device = self._devices(call.query.device)
         while True:
             packs = self.packs if device is not None else PackSet()
-            taken = route(problem, device, backend, packs, self.gates)
+            taken = route(problem, device, forced_backend(backend, self.config, packs), packs, self.gates)
             if not isinstance(taken, KernelRoute):
                 return taken
             try:
                 taken.pack.image(taken.kernel)
+                if taken.merge is not None:
+                    taken.pack.image(taken.merge)
                 return taken
             except PackError as error:
                 self._packs = self.packs.without(taken.pack, str(error))
@@ -332,6 +335,9 @@ class Runtime:
                 mask = fallback.cast_mask(mask, dtype)
             return mask.expand(scores)
 
+        # Only what differs from the usual launch is named, so that launchers of tests can leave it out.
+        pack, follower = taken.pack, taken.merge
+        extra = {} if follower is None else {"merge": (follower, lambda: pack.image(follower))}
         launch = self._launch_module().prepare(
             taken.kernel,
             lambda: taken.pack.image(taken.kernel),
@@ -341,6 +347,7 @@ class Runtime:
             call.value,
             prepared_mask(call.attn_mask),
             p.want_lse,
+            **extra,
         )
         if p.mask_kind == "none" and p.dropout_p == 0.0:
             return launch  # type: ignore[no-any-return]
