@@ -103,15 +103,25 @@ class OnlineSoftmax {
         max_[m][half] = now;
         sum_[m][half] *= shrink[m][half];
         moved |= moves;
-        const float origin = now == -ptx::infinity() ? 0.0f : now;
+        float origin = now == -ptx::infinity() ? 0.0f : now;
+        if constexpr (T::kAnyBias) {
+          // A mask of the type's lowest number: the product with `factor` would overflow, so subtract first.
+          if (__any_sync(0xffffffffu, origin < -1e38f)) {
+#pragma unroll
+            for (int n = 0; n < T::kSTiles; ++n) {
+              s[m][n][2 * half] -= origin;
+              s[m][n][2 * half + 1] -= origin;
+            }
+            origin = 0.0f;
+          }
+        }
         const float offset = -origin * factor_;
 #pragma unroll
         for (int n = 0; n < T::kSTiles; ++n) {
 #pragma unroll
           for (int j = 0; j < 2; ++j) {
             float& x = s[m][n][2 * half + j];
-            // Biased scores can be near the largest float, where the product with `factor` would overflow on its own.
-            x = ptx::ex2(T::kAnyBias ? (x - origin) * factor_ : fmaf(x, factor_, offset));
+            x = ptx::ex2(fmaf(x, factor_, offset));
             sum_[m][half] += x;
           }
         }

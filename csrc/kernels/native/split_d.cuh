@@ -40,6 +40,14 @@ struct SplitD {
   static constexpr int kSwizzle = 0;
   static constexpr int kPersistent = 0;
 
+  static __device__ __forceinline__ auto decide(const Params& p, int key0) {
+    if constexpr (T::kDropout) {
+      return Dropout<T>(p).decide(key0);
+    } else {
+      return KeepAll();
+    }
+  }
+
   static __device__ __forceinline__ void run(const Params& p) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 smem = ptx::shared_address(shared);
@@ -66,13 +74,13 @@ struct SplitD {
         mma_qk<T>(s, lanes, boxes + T::kQOffset + step * T::kStepBoxes * (kTileM * kBoxRowBytes), k, step);
       }
 
+      const auto keep = decide(p, key0);
       scores.apply(s);
       mask.apply(s, key0);
       softmax.step(s, o, RowExchange<T>{boxes + T::kStatsOffset});
-      if constexpr (T::kDropout) Dropout<T>(p).apply(s, key0);
 
       u32 weights[T::kMTiles][T::kKSlices][4];
-      make_p_operand<T>(weights, s, lanes, boxes + T::kPOffset);
+      make_p_operand<T>(weights, s, lanes, boxes + T::kPOffset, keep);
 
 #pragma unroll
       for (int step = 0; step < T::kSteps; ++step) {

@@ -8,9 +8,8 @@
 //  * shared memory: Q stays resident (tile_m * D * 2 bytes), P passes through shared memory where warps_n > 1, and the
 //    ring of K and V boxes gets the rest;
 //  * shared-memory bandwidth (128 bytes a clock): an operand-B fragment is 256 bytes and serves rows_per_warp / 16
-//  MMAs.
-//    16 rows a warp cost 256 bytes an MMA and cap the tensor cores at half a block-wide MMA a clock; 32 rows halve
-//    that.
+//  MMAs,
+//    so 16 rows a warp cap the tensor cores at half a block-wide MMA a clock; 32 rows halve the traffic.
 #pragma once
 
 #include "core/swizzle.cuh"
@@ -30,6 +29,7 @@ struct Tile {
 struct Demands {
   bool acc_f16;
   bool plain;      // neither mask tensor nor dropout
+  int stages;      // two variants are a few registers short of a larger tile at certain depths
   int mask_bytes;  // shared memory an element of the mask; a boolean mask fits where an additive one does
 };
 
@@ -41,12 +41,12 @@ __host__ __device__ constexpr Tile preferred_tile(int head_dim, int smem, Demand
     if (head_dim <= 384) return {64, 64, 2, 4, 1};
     return head_dim <= 768 ? Tile{32, 64, 1, 8, 1} : Tile{32, 64, 2, 4, 1};
   }
-  if (head_dim <= 64) return {128, 64, 4, 1, 1};
+  if (head_dim <= 64) return {128, roomy && demands.plain && demands.stages < 4 ? 128 : 64, 4, 1, 1};
   if (head_dim <= 128) return roomy ? Tile{128, 64, 4, 1, demands.plain ? 2 : 1} : Tile{128, 64, 8, 1, 2};
   if (head_dim <= 256) return roomy ? Tile{128, 64, 4, 2, 2} : Tile{128, 64, 8, 1, 1};
   if (head_dim <= 320) return roomy ? Tile{128, 64, 4, 2, 1} : Tile{64, 64, 2, 4, 1};
   if (head_dim <= 512) return roomy ? Tile{64, 128, 2, 4, 2} : Tile{64, 64, 2, 4, 1};
-  if (head_dim <= 640) return roomy ? Tile{64, 64, 2, 4, 1} : Tile{32, 64, 1, 8, 1};
+  if (head_dim <= 640) return roomy ? Tile{64, 64, 2, 4, demands.stages == 2 ? 1 : 2} : Tile{32, 64, 1, 8, 1};
   return roomy ? Tile{32, 128, 1, 8, 2} : Tile{32, 64, 1, 8, 1};
 }
 
