@@ -185,3 +185,20 @@ def test_restricted_builds_carry_a_local_label(archs: str, pack: str | None, ver
 def test_emulated_builds_carry_a_label_of_their_own() -> None:
     selection = Selection.make(PROJECT, "emulated")
     assert distribution_version(PROJECT, selection, "sm120").endswith("+emulated.sm120f.for.sm90a")
+
+
+def test_what_launches_after_a_kernel_comes_along_whatever_the_selection_names() -> None:
+    main = replace(PROJECT.impls[0], name="main", problems=("decode",), needs=("after",))
+    after = replace(
+        PROJECT.impls[0], name="after", problems=("merge",), head_dim=HeadDims(8, 8, 8, (1024,)), stages=(2,), features=()
+    )
+    spec = replace(PROJECT, impls=(main, after))
+    selection = Selection.make(spec, archs="sm_89,sm_90a", head_dims="64,128", stages="3", dtypes="all", features="all")
+    variants = expand(spec, selection).variants
+    followers = sorted(variant.id for variant in variants if variant.impl == after)
+    assert followers == [
+        f"native.after-{arch}-{dtype}-d1024-s2" for arch in ("sm_89", "sm_90a") for dtype in ("bf16", "fp16")
+    ]
+    assert all(variant.pack == "core" for variant in variants)
+    alone = replace(PROJECT, impls=(replace(main, needs=()), after))
+    assert not [v for v in expand(alone, selection).variants if v.impl == after]

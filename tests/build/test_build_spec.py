@@ -38,6 +38,7 @@ def edit(root: Path, name: str, old: str, new: str) -> None:
         ("families", "max = 1024", "max = 2048", ["head_dim", "1024"]),
         ("families", '"bias", "bias32"]\nspills', '"bias", "alibi"]\nspills', ["exclusive", "alibi", "dropout"]),
         ("families", 'header = "', 'header = "../', ["header", "below csrc/"]),
+        ("families", "spills = []", 'needs = ["copy"]\nspills = []', ["tiny.copy", "needs", "copy", "merge", "none"]),
         ("families", "spills = []", "spills = [{ bytes = 8 }]", ["tiny.copy.spills[0]", "reason", "required"]),
         ("families", "stages = [2, 3]", "stages = [2, 2]", ["stages", "twice"]),
         (
