@@ -5,7 +5,8 @@
 #
 # LOGS gets one log a step. The wheels (ffpa-core, packs, and apache-tvm-ffi for machines without it) are installed
 # beside the machine's own torch, into a folder of their own; nothing of the machine is changed. Steps go on after a
-# failure, and the exit status is that of the first one that failed.
+# failure, and the exit status is that of the first one that failed. BENCH holds other arguments of the last step, the
+# benchmark (default: the whole sweep).
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -51,5 +52,6 @@ else
   echo "compute-sanitizer: not on this machine" | tee -a "$logs/summary.txt"
 fi
 step overhead "$python" -m ffpa_attn.bench overhead
-step bench "$python" -m ffpa_attn.bench --no-bwd --verbose --json "$logs/bench.json" --markdown "$logs/bench.md"
+read -ra bench <<<"${BENCH:---no-bwd}"
+step bench "$python" -m ffpa_attn.bench "${bench[@]}" --verbose --json "$logs/bench.json" --markdown "$logs/bench.md"
 exit "$status"

@@ -182,7 +182,8 @@ void AttentionPlan::AddLaunch(const Fields& fields, void* const addresses[3]) {
   launches_.push_back(std::move(launch));
 }
 
-void AttentionPlan::operator()(ffi::PackedArgs arguments, ffi::Any*) const {
+void AttentionPlan::operator()(ffi::PackedArgs arguments, ffi::Any* result) const {
+  *result = false;
   if (arguments.size() != argument_count_) {
     ThrowValueError(subject_ + ": a call takes " + std::to_string(argument_count_) + " arguments, got " +
                     std::to_string(arguments.size()));
@@ -190,9 +191,7 @@ void AttentionPlan::operator()(ffi::PackedArgs arguments, ffi::Any*) const {
   const DLTensor* query = TensorOf(arguments[kQuery], "query");
   const DLTensor* key = TensorOf(arguments[kKey], "key");
   const DLTensor* value = TensorOf(arguments[kValue], "value");
-  if (!query_.Matches(*query)) ThrowMismatch("query", *query);
-  if (!key_.Matches(*key)) ThrowMismatch("key", *key);
-  if (!value_.Matches(*value)) ThrowMismatch("value", *value);
+  if (!query_.Matches(*query) || !key_.Matches(*key) || !value_.Matches(*value)) return;
 
   abi::TmaAttentionParams call;  // the maps are written only for kernels that take them
   call.a = params_;
@@ -203,11 +202,12 @@ void AttentionPlan::operator()(ffi::PackedArgs arguments, ffi::Any*) const {
   if (!IsAligned(call.a.k)) ThrowMisaligned("key's data is not 16-byte aligned");
   if (!IsAligned(call.a.v)) ThrowMisaligned("value's data is not 16-byte aligned");
   if (call.a.mask_kind != abi::MaskKind::none) {
+    if (arguments[kMask] == nullptr) return;
     const DLTensor* mask = TensorOf(arguments[kMask], "attn_mask");
-    if (!mask_.Matches(*mask)) ThrowMismatch("attn_mask", *mask);
+    if (!mask_.Matches(*mask)) return;
     call.a.mask = Address(*mask);
   } else if (arguments[kMask] != nullptr) {
-    ThrowValueError(subject_ + ": the plan was made without a mask");
+    return;
   }
   SetOutputs(arguments, call.a);
   if (dropout_) SetDropout(arguments, call.a);
@@ -218,6 +218,7 @@ void AttentionPlan::operator()(ffi::PackedArgs arguments, ffi::Any*) const {
   driver::Stream stream = TVMFFIEnvGetStream(query_.device.device_type, query_.device.device_id);
   ContextGuard guard(*driver_.get(), device_, context_, subject_);
   for (const Launch& launch : launches_) LaunchOne(launch, call, stream);
+  *result = true;
 }
 
 void AttentionPlan::SetOutputs(const ffi::PackedArgs& arguments, abi::AttentionParams& params) const {

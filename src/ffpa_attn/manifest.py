@@ -207,7 +207,7 @@ _KERNEL_CHECKS: Mapping[str, Check] = {
     "impl": _matching(_WORD),
     "ext": _matching(_WORD),
     "recipe": _matching(_WORD),
-    "problems": _list_of(_one_of("prefill", "decode"), minimum=1),
+    "problems": _list_of(_one_of("prefill", "decode", "merge"), minimum=1),
     "arch": _matching(_ARCH),
     "capabilities": _list_of(_matching(_CAPABILITY), minimum=1),
     "rank": _integer(-1),

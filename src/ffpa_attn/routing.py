@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # Optional kernel features that change what a kernel computes; a kernel serves a call that needs exactly its own.
 CALL_FEATURES = frozenset({"bias", "bias32", "dropout"})
 _MASK_FEATURE = {"none": None, "boolean": "bias", "additive": "bias", "additive_f32": "bias32"}
+# Recipes whose kernels split the keys over blocks and need a merge kernel after them.
+SPLITTING_RECIPES = frozenset({"split_kv"})
 # CuTe kernels are compiled for multiples of this; others of the specification go to the native family.
 _CUTE_HEAD_DIM_MULTIPLE = 32
 
@@ -52,12 +54,16 @@ class Candidate:
 
 @dataclass(frozen=True)
 class KernelRoute:
-    """The call runs `kernel` of `pack`. `cast_mask`: the float32 mask is converted to the query's dtype first."""
+    """The call runs `kernel` of `pack`. `cast_mask`: the float32 mask is converted to the query's dtype first.
+
+    `merge` is the kernel of the pack that joins the results where `kernel` splits the keys.
+    """
 
     kernel: KernelInfo
     pack: Pack
     candidates: tuple[Candidate, ...] = ()
     cast_mask: bool = False
+    merge: KernelInfo | None = None
 
 
 @dataclass(frozen=True)
@@ -140,6 +146,8 @@ def _choose(
     for pack in packs.packs:
         for kernel in pack.kernels:
             why = wanted.refuses(kernel)
+            if why is None and kernel.recipe in SPLITTING_RECIPES and _merge_of(kernel, pack) is None:
+                why = "the pack lacks its merge kernel"
             if why is None:
                 eligible.append((wanted.order(kernel), pack, kernel))
             else:
@@ -151,7 +159,15 @@ def _choose(
     _, pack, kernel = eligible[0]
     candidates = [Candidate(pack.name, kernel, None)]
     candidates += [Candidate(p.name, k, wanted.compare(kernel, k)) for _, p, k in eligible[1:]]
-    return KernelRoute(kernel, pack, (*candidates, *lost), cast_mask)
+    merge = _merge_of(kernel, pack) if kernel.recipe in SPLITTING_RECIPES else None
+    return KernelRoute(kernel, pack, (*candidates, *lost), cast_mask, merge)
+
+
+def _merge_of(kernel: KernelInfo, pack: Pack) -> KernelInfo | None:
+    """The kernel that joins the results of a `kernel` that splits the keys."""
+    wanted = (kernel.arch, kernel.capabilities, kernel.dtype)
+    found = (k for k in pack.kernels if k.recipe == "merge" and (k.arch, k.capabilities, k.dtype) == wanted)
+    return next(found, None)
 
 
 @dataclass(frozen=True)

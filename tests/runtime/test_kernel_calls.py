@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import pytest
 import torch
@@ -198,3 +200,36 @@ def test_threads_share_a_runtime(runtime):
     for t in threads:
         t.join()
     assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"backend": CUDABackend(tensor_layout="NHD")},
+        {"attn_mask": torch.zeros(9, 12), "return_lse": True},
+        {"dropout_p": 0.5},
+        {"backend": "sdpa"},
+        {"backend": "reference"},
+    ],
+)
+def test_kept_plans_keep_no_tensors(runtime, launcher, options):
+    q, k, v = tensors()
+    if "NHD" in str(options):
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    runtime.attention(q, k, v, **options)
+    assert runtime._plans
+    launcher.launched.clear()
+    kept = [weakref.ref(tensor) for tensor in (q, k, v)]
+    del q, k, v
+    gc.collect()
+    assert [reference() for reference in kept] == [None] * 3
+
+
+def test_layouts_that_take_turns_keep_their_plans(runtime, launcher):
+    q, k, v = tensors()
+    swapped = torch.randn(1, 12, 2, 64).to(torch.bfloat16).transpose(1, 2)
+    for key in (k, swapped, k, swapped):
+        out = runtime.attention(q, key, v)
+        assert torch.equal(out, reference.attention(q, key, v)[0])
+    assert len(launcher.prepared) == 2 and len(launcher.launched) == 4

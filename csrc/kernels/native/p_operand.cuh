@@ -8,12 +8,12 @@
 
 namespace ffpa::native {
 
-// One warp along N: the accumulator layout of S is the operand layout of P. More: every warp has some keys of P and needs
-// all of them, so P passes through shared memory, boxes of [kTileM][64 keys].
+// One warp along N: the accumulator layout of S is the operand layout of P. More: every warp has some keys of P and
+// needs all of them, so P passes through shared memory, boxes of [kTileM][64 keys].
 template <class T>
 __device__ __forceinline__ void make_p_operand(u32 (&p)[T::kMTiles][T::kKSlices][4],
-                                               const float (&s)[T::kMTiles][T::kSTiles][4],
-                                               const WarpLanes<T>& lanes, u32 p_boxes) {
+                                               const float (&s)[T::kMTiles][T::kSTiles][4], const WarpLanes<T>& lanes,
+                                               u32 p_boxes) {
   using Element = typename T::Element;
   if constexpr (T::kWarpsN == 1) {
 #pragma unroll

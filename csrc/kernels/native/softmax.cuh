@@ -1,8 +1,8 @@
 // Online softmax of the rows that a thread holds: fragment rows g and g + 8 of each of its kMTiles MMA tiles.
 //
-// Scores x are in units in which exp2(factor * x) is the softmax numerator. The row maximum is moved only when it grows by
-// more than kSlack octaves: P then reaches at most 2^kSlack, exactly compensated by the row sum, and most tiles leave O
-// unscaled.
+// Scores x are in units in which exp2(factor * x) is the softmax numerator. The row maximum is moved only when it grows
+// by more than kSlack octaves: P then reaches at most 2^kSlack, exactly compensated by the row sum, and most tiles
+// leave O unscaled.
 #pragma once
 
 #include "core/types.cuh"
@@ -140,9 +140,7 @@ class OnlineSoftmax {
   }
 
   // What O is multiplied with: 0 for a row that attends to no key.
-  __device__ float inverse_sum(int m, int half) const {
-    return sum_[m][half] == 0.0f ? 0.0f : ptx::rcp(sum_[m][half]);
-  }
+  __device__ float inverse_sum(int m, int half) const { return sum_[m][half] == 0.0f ? 0.0f : ptx::rcp(sum_[m][half]); }
 
   // Natural logarithm of the sum of exp(score); -inf for a row that attends to no key.
   __device__ float lse(int m, int half) const {
