@@ -93,8 +93,8 @@ _FULL = 0.8  # of the device: then the keys are not split
 def split_count(units: int, slots: int, tiles: int) -> int:
     """Into how many parts to split the keys of a decode call.
 
-    ``units`` blocks there are without splitting, ``slots`` blocks the device runs at once, ``tiles`` steps of keys there
-    are. The blocks run in waves of ``slots``; of the splits that change a block's steps, the one whose last wave is
+    Without splitting there are ``units`` blocks; the device runs ``slots`` at once; ``tiles`` is the number of steps of
+    keys. The blocks run in waves of ``slots``; of the splits that change a block's steps, the one whose last wave is
     fullest is taken, the least of equals.
     """
     if units >= _FULL * slots:

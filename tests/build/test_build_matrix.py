@@ -190,7 +190,12 @@ def test_emulated_builds_carry_a_label_of_their_own() -> None:
 def test_what_launches_after_a_kernel_comes_along_whatever_the_selection_names() -> None:
     main = replace(PROJECT.impls[0], name="main", problems=("decode",), needs=("after",))
     after = replace(
-        PROJECT.impls[0], name="after", problems=("merge",), head_dim=HeadDims(8, 8, 8, (1024,)), stages=(2,), features=()
+        PROJECT.impls[0],
+        name="after",
+        problems=("merge",),
+        head_dim=HeadDims(8, 8, 8, (1024,)),
+        stages=(2,),
+        features=(),
     )
     spec = replace(PROJECT, impls=(main, after))
     selection = Selection.make(spec, archs="sm_89,sm_90a", head_dims="64,128", stages="3", dtypes="all", features="all")

@@ -87,4 +87,6 @@ def test_a_call_that_is_not_split_needs_no_merge(launcher: Launcher, fake: FakeD
     assert fake.launches() == 1 and fake.record().params.splits == 1
     long = torch.zeros(1, 2, 64 * 100, 64, dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="without a kernel that merges"):
-        prepare(DECODE, cubin(), Problem.of(query, long), query, long, long, None, False, launcher=launcher, device=device)
+        prepare(
+            DECODE, cubin(), Problem.of(query, long), query, long, long, None, False, launcher=launcher, device=device
+        )
