@@ -82,16 +82,24 @@ class ReferenceRoute:
 
 
 Route = KernelRoute | FallbackRoute | ReferenceRoute
+Choices = dict["_Wanted", "KernelRoute | FallbackRoute"]
 
 
 def route(
-    problem: Problem, device: DeviceInfo | None, backend: Backend | None, packs: PackSet, gates: Gates | None = None
+    problem: Problem,
+    device: DeviceInfo | None,
+    backend: Backend | None,
+    packs: PackSet,
+    gates: Gates | None = None,
+    choices: Choices | None = None,
 ) -> Route:
     """Choose where `problem` runs.
 
     Args:
         device: the CUDA device of the tensors; None when they are elsewhere.
         backend: what the caller asked for; None means a kernel where one applies, else SDPA.
+        choices: kernels chosen before among these packs; read and added to. Lengths, batches and heads do not matter to
+            the choice, so a decode loop, whose every call has another length, walks the manifests once.
     """
     gates = Gates() if gates is None else gates
     if isinstance(backend, ReferenceBackend):
@@ -103,9 +111,10 @@ def route(
     if reason is not None:
         return FallbackRoute(reason)
     assert device is not None
-    chosen = _choose(problem, device, cuda, packs, gates, cast_mask=False)
+    known = {} if choices is None else choices
+    chosen = _choose(problem, device, cuda, packs, gates, known, cast_mask=False)
     if isinstance(chosen, FallbackRoute) and problem.mask_kind == "additive_f32":
-        recast = _choose(problem, device, cuda, packs, gates, cast_mask=True)
+        recast = _choose(problem, device, cuda, packs, gates, known, cast_mask=True)
         if isinstance(recast, KernelRoute):
             return recast
     return chosen
@@ -138,9 +147,23 @@ def _gate(problem: Problem, device: DeviceInfo | None, backend: CUDABackend, gat
 
 
 def _choose(
-    problem: Problem, device: DeviceInfo, backend: CUDABackend, packs: PackSet, gates: Gates, *, cast_mask: bool
+    problem: Problem,
+    device: DeviceInfo,
+    backend: CUDABackend,
+    packs: PackSet,
+    gates: Gates,
+    choices: Choices,
+    *,
+    cast_mask: bool,
 ) -> KernelRoute | FallbackRoute:
     wanted = _Wanted.of(problem, device, backend, gates, cast_mask)
+    chosen = choices.get(wanted)
+    if chosen is None:
+        chosen = choices[wanted] = _walk(wanted, packs, cast_mask)
+    return chosen
+
+
+def _walk(wanted: _Wanted, packs: PackSet, cast_mask: bool) -> KernelRoute | FallbackRoute:
     eligible: list[tuple[tuple[object, ...], Pack, KernelInfo]] = []
     lost: list[Candidate] = []
     for pack in packs.packs:
@@ -172,9 +195,10 @@ def _merge_of(kernel: KernelInfo, pack: Pack) -> KernelInfo | None:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What a kernel must have, and the order among those that have it."""
+    """What a kernel must have, and the order among those that have it: all that the choice depends on."""
 
-    problem: Problem
+    dtype: str
+    head_dim: int
     device: DeviceInfo
     backend: CUDABackend
     hint: Hint
@@ -187,19 +211,19 @@ class _Wanted:
         dropout = "dropout" if problem.dropout_p > 0.0 else None
         features = frozenset(f for f in (mask, dropout) if f is not None)
         kind = "decode" if problem.q_len < gates.decode_q_len else "prefill"
-        return cls(problem, device, backend, backend.hint, kind, features)
+        return cls(problem.dtype, problem.head_dim, device, backend, backend.hint, kind, features)
 
     def refuses(self, kernel: KernelInfo) -> str | None:
         """Why `kernel` cannot run the problem, or None."""
         capability = "{}.{}".format(*self.device.capability)
         if capability not in kernel.capabilities:
             return f"loads on {', '.join(kernel.capabilities)}, the device is {capability}"
-        if kernel.dtype != self.problem.dtype:
-            return f"dtype {kernel.dtype}, not {self.problem.dtype}"
+        if kernel.dtype != self.dtype:
+            return f"dtype {kernel.dtype}, not {self.dtype}"
         if kernel.acc != self.backend.acc:
             return f"acc {kernel.acc}, not {self.backend.acc}"
-        if kernel.head_dim < self.problem.head_dim:
-            return f"head dim {kernel.head_dim} < {self.problem.head_dim}"
+        if kernel.head_dim < self.head_dim:
+            return f"head dim {kernel.head_dim} < {self.head_dim}"
         if self.kind not in kernel.problems and not (self.kind == "decode" and "prefill" in kernel.problems):
             return f"for {'/'.join(kernel.problems)}, not {self.kind}"
         features = CALL_FEATURES.intersection(kernel.features)
@@ -270,7 +294,7 @@ class _Wanted:
         if self.kind == "decode":
             return True
         cute = self.hint in (Hint.CUTE, Hint.CUTE_TMA)
-        return cute and (self.problem.head_dim % _CUTE_HEAD_DIM_MULTIPLE != 0 or bool(self.features))
+        return cute and (self.head_dim % _CUTE_HEAD_DIM_MULTIPLE != 0 or bool(self.features))
 
     def _stages(self, kernel: KernelInfo) -> int:
         if self.backend.stages is not None:
@@ -279,9 +303,9 @@ class _Wanted:
 
     def missing(self, packs: PackSet, seen: Iterable[KernelInfo]) -> str:
         """The text of a KernelNotFoundError."""
-        p = self.problem
         capability = "{}.{}".format(*self.device.capability)
-        wanted = f"{self.kind} {p.dtype} acc={self.backend.acc} head dim {p.head_dim} features {_names(self.features)}"
+        wanted = f"{self.kind} {self.dtype} acc={self.backend.acc} head dim {self.head_dim}"
+        wanted += f" features {_names(self.features)}"
         if self.hint is not Hint.AUTO:
             wanted += f" implementation {self.hint.value}"
         if self.backend.kernel is not None:
@@ -291,7 +315,13 @@ class _Wanted:
         for rejected in packs.rejected:
             text += f"; turned away: {rejected.name} ({rejected.reason})"
         needed = Missing(
-            self.device.capability, self.hint, p.dtype, self.backend.acc, p.head_dim, self.features, self.backend.kernel
+            self.device.capability,
+            self.hint,
+            self.dtype,
+            self.backend.acc,
+            self.head_dim,
+            self.features,
+            self.backend.kernel,
         )
         return f"{text}. {remedy(needed, seen)}"
 

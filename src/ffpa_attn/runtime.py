@@ -21,7 +21,7 @@ from .layout import result_strides
 from .notices import Notices
 from .packs import PackSet, discover
 from .problem import Problem
-from .routing import GRADIENTS, FallbackRoute, KernelRoute, Reason, ReferenceRoute, Route, route
+from .routing import GRADIENTS, Choices, FallbackRoute, KernelRoute, Reason, ReferenceRoute, Route, route
 
 if TYPE_CHECKING:
     from .device import DeviceInfo
@@ -73,6 +73,7 @@ class Runtime:
         self._devices = _cuda_device if devices is None else devices
         self._plans: dict[tuple[Any, ...], Plan] = {}  # by the whole signature
         self._recent: dict[tuple[Any, ...], Plan] = {}  # by its first part: the last plan that fitted
+        self._choices: Choices = {}
         self._max_plans = max_plans
 
     @property
@@ -276,7 +277,7 @@ class Runtime:
         device = self._devices(call.query.device)
         while True:
             packs = self.packs if device is not None else PackSet()
-            taken = route(problem, device, forced_backend(backend, self.config, packs), packs, self.gates)
+            taken = route(problem, device, forced_backend(backend, self.config, packs), packs, self.gates, self._choices)
             if not isinstance(taken, KernelRoute):
                 return taken
             try:
@@ -307,6 +308,7 @@ class Runtime:
     def _forget_plans(self) -> None:
         self._plans.clear()
         self._recent.clear()
+        self._choices.clear()
 
     def _is_strict(self, strict: bool | None) -> bool:
         if strict is None:
