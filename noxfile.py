@@ -1,0 +1,133 @@
+"""What a developer, a packager and CI run: `nox --list` shows it; docs/building.md explains it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import nox
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+nox.needs_version = ">=2024.10.9"
+nox.options.sessions = ["lint", "tests"]
+nox.options.error_on_external_run = True
+
+ROOT = Path(__file__).resolve().parent
+DIST = ROOT / "dist"
+CONSTRAINTS = ROOT / "ci" / "constraints.txt"
+PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
+ARCHS = list(tomllib.loads((ROOT / "variants" / "archs.toml").read_text(encoding="utf-8")))
+
+# A torch that the calling Python already has suits its GPU and driver; sessions that need torch look through to it
+# rather than download another.
+HAS_TORCH = sys.prefix == sys.base_prefix and importlib.util.find_spec("torch") is not None
+SEE_TORCH = ["--system-site-packages"] if HAS_TORCH else []
+
+
+def compiler() -> list[str]:
+    """The pinned requirements of the default toolchain; wheel builds ask for them on their own."""
+    for path in sorted((ROOT / "variants" / "toolchains").glob("*.toml")):
+        toolchain = tomllib.loads(path.read_text(encoding="utf-8"))
+        if toolchain.get("default"):
+            return list(toolchain["requirements"])
+    raise LookupError("variants/toolchains: no file has default = true")
+
+
+def group(name: str) -> list[str]:
+    return list(nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), name))
+
+
+def install_torch(session: nox.Session) -> None:
+    if not HAS_TORCH:
+        session.install("--constraint", str(CONSTRAINTS), "torch")
+
+
+@nox.session(python=PYTHONS)
+@nox.parametrize("arch", ARCHS)
+def build(session: nox.Session, arch: str) -> None:
+    """Wheels for one arch, into dist/<arch>; the rest of the selection goes after `--`: --headdim 512 --stages 3 ..."""
+    session.install(*group("wheels"))
+    session.run("python", "ci/wheels.py", "--out", str(DIST / arch), "--arch", arch, *session.posargs)
+
+
+@nox.session
+def wheels(session: nox.Session) -> None:
+    """Wheels of every distribution, into dist/; options of ci/wheels.py go after `--`."""
+    session.install(*group("wheels"))
+    session.run("python", "ci/wheels.py", "--out", str(DIST), *session.posargs)
+
+
+@nox.session(venv_params=SEE_TORCH)
+def tests(session: nox.Session) -> None:
+    """All tests that need no GPU; pytest's arguments go after `--`."""
+    install_torch(session)
+    session.install(*group("test"), *compiler())
+    # Not only pytest's own process: some tests start an interpreter.
+    session.run("python", "-m", "pytest", "-m", "not gpu", *session.posargs, env={"PYTHONPATH": str(ROOT / "src")})
+
+
+@nox.session(venv_params=SEE_TORCH)
+def gpu(session: nox.Session) -> None:
+    """The tests marked gpu, against wheels built for the GPU at hand."""
+    install_torch(session)
+    session.install(*group("test"))
+    out = DIST / "gpu"
+    shutil.rmtree(out, ignore_errors=True)
+    arch = gpu_arch(session)
+    session.run("python", "ci/wheels.py", "--out", str(out), "--preset", "dev", "--arch", arch)
+    # The installed packages come before src/, which some tests need for the build system.
+    site = Path(session.create_tmp(), "site").resolve()
+    shutil.rmtree(site, ignore_errors=True)
+    session.install("--no-deps", "--target", str(site), *map(str, sorted(out.glob("*.whl"))))
+    paths = {"PYTHONPATH": f"{site}{os.pathsep}{ROOT / 'src'}"}
+    session.run("python", "-m", "pytest", "-m", "gpu", "-o", "pythonpath=", *session.posargs, env=paths)
+
+
+@nox.session(venv_params=SEE_TORCH)
+def lint(session: nox.Session) -> None:
+    """ruff, mypy, clang-format, and generated files against their sources."""
+    install_torch(session)  # mypy reads its types
+    session.install(*group("lint"), *group("build"))
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy")
+    sources = [str(path) for path in sorted((ROOT / "csrc").rglob("*")) if path.suffix in {".h", ".cuh", ".cc", ".cu"}]
+    session.run("clang-format", "--dry-run", "-Werror", *sources)
+    session.run("python", "-m", "ffpa_build.distributions", "check", env={"PYTHONPATH": "src"})
+    session.run("python", "-m", "ffpa_build.flags_page", "check", env={"PYTHONPATH": "src"})
+
+
+@nox.session(venv_params=SEE_TORCH)
+def try_wheels(session: nox.Session) -> None:
+    """Install a folder of wheels (after `--`) into an environment of its own and run attention from it."""
+    try_out(session, Path(*session.posargs))
+
+
+@nox.session(venv_params=SEE_TORCH)
+def demo(session: nox.Session) -> None:
+    """Build a small set of kernels for the GPU at hand, install the wheels into a clean environment, run attention."""
+    session.install(*group("wheels"))
+    arch = gpu_arch(session)
+    out = DIST / "demo"
+    shutil.rmtree(out, ignore_errors=True)
+    session.run("python", "ci/wheels.py", "--out", str(out), "--preset", "demo", "--arch", arch, *session.posargs)
+    try_out(session, out)
+
+
+def try_out(session: nox.Session, wheels: Path) -> None:
+    session.run(
+        "python", "ci/try_wheels.py", str(wheels), "--environment", str(Path(session.create_tmp(), "installed"))
+    )
+
+
+def gpu_arch(session: nox.Session) -> str:
+    """The arch of the first GPU, or sm_90a on a machine without one."""
+    arch = session.run("python", "ci/gpu_arch.py", silent=True)
+    return str(arch).strip().splitlines()[-1]

@@ -1,0 +1,68 @@
+"""Philox4x32-10 random numbers, the stream that dropout uses in the kernels and in the reference.
+
+Element (b, h, q, k) of the score tensor has the number n = offset + ((b * H + h) * Nq + q) * Nkv + k. Its random word
+is word n mod 4 of the block whose 128-bit counter is n div 4 (low two words; the high two are 0) under the 64-bit key
+`seed`, so four neighbours in a row share one block. The uniform is u = (word >> 8) * 2^-24, in [0, 1); an element is
+kept when u > p, compared in float32.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+ROUNDS = 10
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_MASK = 0xFFFFFFFF
+
+
+def philox4x32(counter: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Four random words for each counter.
+
+    Args:
+        counter: int64, the low 64 bits of the counter; the high 64 bits are 0.
+        seed: the 64-bit key.
+
+    Returns:
+        Four int64 tensors shaped like `counter`, values in [0, 2^32).
+    """
+    c0 = counter & _MASK
+    c1 = (counter >> 32) & _MASK
+    c2 = torch.zeros_like(c0)
+    c3 = torch.zeros_like(c0)
+    k0, k1 = seed & _MASK, (seed >> 32) & _MASK
+    for _ in range(ROUNDS):
+        high0, low0 = _multiply(c0, _MULTIPLIERS[0])
+        high1, low1 = _multiply(c2, _MULTIPLIERS[1])
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
+    return c0, c1, c2, c3
+
+
+def uniform(index: Tensor, seed: int) -> Tensor:
+    """float32 uniforms in [0, 1) for the element numbers `index` (int64, offset included)."""
+    words = torch.stack(philox4x32(index >> 2, seed), dim=-1)
+    word = words.gather(-1, (index & 3).unsqueeze(-1)).squeeze(-1)
+    return (word >> 8).to(torch.float32) * 2.0**-24
+
+
+def reserve(device: torch.device, elements: int) -> tuple[int, int]:
+    """Take `elements` random numbers from torch's default generator of `device`.
+
+    Returns:
+        (seed, offset) of the reserved part of the stream; the offset is a multiple of 4. Repeats after
+        `torch.manual_seed`. The CPU generator has no Philox offset, so a fresh seed is drawn from it.
+    """
+    if device.type == "cuda":
+        generator = torch.cuda.default_generators[device.index or 0]
+        offset = generator.get_offset()
+        generator.set_offset(offset + (elements + 3) // 4 * 4)
+        return generator.initial_seed(), offset
+    return int(torch.randint(2**63 - 1, (1,), dtype=torch.int64).item()), 0
+
+
+def _multiply(a: Tensor, b: int) -> tuple[Tensor, Tensor]:
+    # int64 wraps modulo 2^64, so the bits of the unsigned product are right although the sign is not
+    product = a * b
+    return (product >> 32) & _MASK, product & _MASK

@@ -1,0 +1,160 @@
+"""How each recipe launches a kernel: grid and tensor-map boxes from the manifest row, the problem and the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ffpa_attn.device import DeviceInfo
+    from ffpa_attn.manifest import KernelInfo
+    from ffpa_attn.problem import Problem
+
+MAX_BLOCKS = 2**31 - 1
+MAX_BOX_ROWS = 256
+
+
+@dataclass(frozen=True)
+class TensorMapBox:
+    """What one bulk tensor copy moves: ``rows`` rows of ``cols`` elements; ``swizzle`` in bytes."""
+
+    cols: int
+    rows: int
+    swizzle: int
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """One kernel launch.
+
+    ``grid`` in blocks; ``boxes`` of the tensor maps of Q, K and V, or none; ``q_tiles`` query tiles a head, a multiple
+    of the kernel's cluster; ``splits`` parts of the keys, of ``kv_per_split`` keys each (a multiple of ``tile_n``).
+    """
+
+    grid: tuple[int, int, int]
+    boxes: tuple[TensorMapBox, ...]
+    q_tiles: int
+    splits: int
+    kv_per_split: int
+
+
+def _ceil_to(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def _checked_blocks(blocks: int, kernel: KernelInfo, problem: Problem) -> int:
+    if blocks > MAX_BLOCKS:
+        raise ValueError(
+            f"batch {problem.batch} x heads {problem.heads} x q_len {problem.q_len} needs {blocks} blocks of kernel "
+            f"{kernel.id}; a launch can have {MAX_BLOCKS}. Split the batch."
+        )
+    return blocks
+
+
+def tiled(kernel: KernelInfo, problem: Problem, device: DeviceInfo) -> LaunchSpec:
+    """A block a query tile, or with a persistent kernel as many blocks as the device runs at once."""
+    # The blocks of a cluster share one head, so a head has whole clusters; tiles past the end have no rows.
+    q_tiles = _ceil_to(-(-problem.q_len // kernel.tile_m), kernel.cluster)
+    blocks = q_tiles * problem.heads * problem.batch
+    _checked_blocks(blocks, kernel, problem)
+    if kernel.persistent:
+        resident = max(device.sm_count * kernel.persistent // kernel.cluster, 1) * kernel.cluster
+        blocks = min(blocks, resident)
+    return LaunchSpec(
+        grid=(blocks, 1, 1),
+        boxes=(),
+        q_tiles=q_tiles,
+        splits=1,
+        kv_per_split=_ceil_to(problem.kv_len, kernel.tile_n),
+    )
+
+
+def tiled_tma(kernel: KernelInfo, problem: Problem, device: DeviceInfo) -> LaunchSpec:
+    """``tiled``, with tensor maps of Q, K and V."""
+    spec = tiled(kernel, problem, device)
+    for field in ("box_cols", "box_q_rows", "box_kv_rows"):
+        value = getattr(kernel, field)
+        limit = MAX_BOX_ROWS
+        if not 1 <= value <= limit:
+            raise ValueError(f"kernel {kernel.id}: {field} must be in 1..{limit}, the manifest says {value}")
+    query = TensorMapBox(kernel.box_cols, kernel.box_q_rows, kernel.swizzle)
+    key_value = TensorMapBox(kernel.box_cols, kernel.box_kv_rows, kernel.swizzle)
+    return LaunchSpec(spec.grid, (query, key_value, key_value), spec.q_tiles, spec.splits, spec.kv_per_split)
+
+
+# Keys a block of split_kv should at least have, and the blocks of it that a multiprocessor holds.
+_DECODE_BLOCKS_A_SM = 2
+_MAX_SPLITS = 128
+_FULL = 0.8  # of the device: then the keys are not split
+
+
+def split_count(units: int, slots: int, tiles: int) -> int:
+    """Into how many parts to split the keys of a decode call.
+
+    Without splitting there are ``units`` blocks; the device runs ``slots`` at once; ``tiles`` is the number of steps of
+    keys. The blocks run in waves of ``slots``; of the splits that change a block's steps, the one whose last wave is
+    fullest is taken, the least of equals.
+    """
+    if units >= _FULL * slots:
+        return 1
+    best, best_efficiency, last_steps = 1, 0.0, 0
+    for splits in range(1, min(_MAX_SPLITS, slots, tiles) + 1):
+        steps = -(-tiles // splits)
+        if steps == last_steps:
+            continue
+        last_steps = steps
+        waves = units * splits / slots
+        efficiency = waves / math.ceil(waves)
+        if efficiency > best_efficiency:
+            best, best_efficiency = splits, efficiency
+    return best
+
+
+def split_kv(kernel: KernelInfo, problem: Problem, device: DeviceInfo) -> LaunchSpec:
+    """A block a tile of the rows that share a K/V head (query heads of the group x queries), and a part of the keys."""
+    rows = problem.heads // problem.kv_heads * problem.q_len
+    q_tiles = -(-rows // kernel.tile_m)
+    units = problem.batch * problem.kv_heads * q_tiles
+    resident = max(1, min(_DECODE_BLOCKS_A_SM, device.smem_block_optin // max(kernel.smem_bytes, 1)))
+    tiles = -(-problem.kv_len // kernel.tile_n)
+    steps = -(-tiles // split_count(units, resident * device.sm_count, tiles))
+    splits = -(-tiles // steps)
+    return LaunchSpec(
+        grid=(_checked_blocks(splits * units, kernel, problem), 1, 1),
+        boxes=(),
+        q_tiles=q_tiles,
+        splits=splits,
+        kv_per_split=steps * kernel.tile_n,
+    )
+
+
+def merge(kernel: KernelInfo, problem: Problem, device: DeviceInfo) -> LaunchSpec:
+    """A block a row; it follows a launch that split the keys, and takes splits from that one."""
+    blocks = _checked_blocks(problem.batch * problem.heads * problem.q_len, kernel, problem)
+    return LaunchSpec(grid=(blocks, 1, 1), boxes=(), q_tiles=1, splits=1, kv_per_split=problem.kv_len)
+
+
+RECIPES: dict[str, Callable[[KernelInfo, Problem, DeviceInfo], LaunchSpec]] = {
+    "split_d": tiled,
+    "split_d_tma": tiled_tma,
+    "persist_d": tiled,
+    "persist_d_tma": tiled_tma,
+    "split_kv": split_kv,
+    "merge": merge,
+}
+
+
+def launch_spec(kernel: KernelInfo, problem: Problem, device: DeviceInfo) -> LaunchSpec:
+    """The launch of ``kernel`` for ``problem`` on ``device``.
+
+    Raises ``ValueError`` for a recipe that this runtime does not know and for a problem that no launch can hold.
+    """
+    recipe = RECIPES.get(kernel.recipe)
+    if recipe is None:
+        raise ValueError(
+            f"kernel {kernel.id}: recipe {kernel.recipe!r} is not one of {', '.join(sorted(RECIPES))}; "
+            "install ffpa-core and the pack in one version"
+        )
+    return recipe(kernel, problem, device)

@@ -1,0 +1,1 @@
+"""Tests of ffpa_attn.bench that need no GPU."""

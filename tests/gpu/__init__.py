@@ -1,0 +1,1 @@
+"""Tests of the public API on a GPU, with the kernel wheels installed."""

@@ -1,0 +1,82 @@
+"""A few small kernels to run under compute-sanitizer, each checked against float32.
+
+    compute-sanitizer --tool memcheck  --error-exitcode 9 --report-api-errors no python tests/gpu/sanitize_sample.py
+    compute-sanitizer --tool racecheck --error-exitcode 9 --kernel-name kns=split python tests/gpu/sanitize_sample.py
+
+API errors are left to the launcher, which turns every one into an exception; it also asks each kernel for a second
+parameter, and the driver's refusal is the answer that it wants.
+
+Sizes are the smallest that pass the route's gates. A sample whose kernel no installed pack holds is named and left
+out. Exits with 1 when a result is wrong or nothing ran.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from ffpa_attn import CUDABackend, explain, ffpa_attn_func
+
+# name: (B, Hq, Hkv, Nq, Nkv, D), options
+SAMPLES = {
+    "tails of D and N": ((1, 1, 1, 515, 521, 40), {}),
+    "causal": ((1, 2, 1, 512, 577, 64), {"is_causal": True}),
+    "head dim 320": ((1, 1, 1, 512, 515, 320), {}),
+    "head dim 1000": ((1, 1, 1, 512, 515, 1000), {}),
+    "decode": ((1, 4, 2, 3, 700, 72), {"is_causal": True}),
+    "boolean mask": ((1, 2, 2, 512, 521, 64), {"mask": "bool"}),
+    "additive mask": ((1, 2, 2, 512, 521, 64), {"mask": "additive"}),
+    "dropout": ((1, 1, 1, 512, 521, 64), {"dropout_p": 0.5}),
+}
+TOLERANCE = 5e-3
+
+
+@torch.no_grad()
+def run(sizes, options):
+    """The kernel's id, or None when no pack holds it, and the relative error (None with dropout)."""
+    batch, heads, kv_heads, q_len, kv_len, head_dim = sizes
+    options = dict(options)
+    q, k, v = (
+        torch.randn(batch, h, n, head_dim, device="cuda", dtype=torch.bfloat16)
+        for h, n in ((heads, q_len), (kv_heads, kv_len), (kv_heads, kv_len))
+    )
+    kind = options.pop("mask", None)
+    mask = torch.randn(q_len, kv_len, device="cuda", dtype=torch.bfloat16) if kind else None
+    if kind == "bool":
+        mask = mask > -1
+    options |= {"attn_mask": mask, "enable_gqa": heads != kv_heads, "backend": CUDABackend()}
+    route = explain(q, k, v, **options)
+    if route.kernel is None:
+        return None, None
+    out = ffpa_attn_func(q, k, v, strict=True, **options)
+    torch.cuda.synchronize()
+    if options.get("dropout_p"):
+        return route.kernel, None
+    k, v = (x.float().repeat_interleave(heads // kv_heads, 1) for x in (k, v))
+    scores = q.float() @ k.mT / head_dim**0.5
+    if kind == "bool":
+        scores = scores.masked_fill(~mask, -torch.inf)
+    elif kind:
+        scores = scores + mask.float()
+    if options.get("is_causal"):
+        keep = torch.ones(q_len, kv_len, dtype=torch.bool, device="cuda").tril(kv_len - q_len)
+        scores = scores.masked_fill(~keep, -torch.inf)
+    expected = scores.softmax(-1) @ v
+    return route.kernel, ((out.float() - expected).norm() / expected.norm()).item()
+
+
+def main() -> int:
+    """Run every sample and print a line for each."""
+    torch.manual_seed(0)
+    ran, wrong = 0, 0
+    for name, (sizes, options) in SAMPLES.items():
+        kernel, error = run(sizes, options)
+        print(f"{name:18} {kernel or 'no installed kernel'}" + (f"  error {error:.2e}" if error is not None else ""))
+        ran += kernel is not None
+        wrong += error is not None and not error < TOLERANCE
+    return 1 if wrong or not ran else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

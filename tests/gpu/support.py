@@ -1,0 +1,134 @@
+"""What the GPU tests share: inputs, the float64 oracle, SDPA's error as the yardstick, and the strict call."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ffpa_attn import CUDABackend, explain, ffpa_attn_func, installed_packs
+from ffpa_attn.routing import FallbackRoute, KernelRoute
+
+HEAD_DIMS = (8, 40, 64, 72, 80, 96, 128, 160, 192, 224, 256, 320, 512, 576, 640, 768, 1000, 1024)
+
+# Of SDPA's own kernel on the same input. Both round P and O to 16 bits, so the two errors are alike.
+SDPA_RATIO = 1.2
+# The absolute ceilings: 0.0023 is the measured error of bf16 kernels on Gaussian inputs, fp16 has three more bits.
+CEILING = {torch.bfloat16: 3.5e-3, torch.float16: 5e-4}
+LSE_ATOL = 1e-3
+
+DEVICE = "cuda"
+NATIVE = CUDABackend(enable_tma=False, enable_cute=False)
+
+
+def normal(*shape, dtype=torch.bfloat16, seed=0):
+    """Gaussian tensor on the GPU; another seed for every tensor of a problem."""
+    generator = torch.Generator(device=DEVICE).manual_seed(seed)
+    return torch.randn(shape, generator=generator, device=DEVICE, dtype=torch.float32).to(dtype)
+
+
+def qkv(batch, heads, q_len, kv_len, head_dim, dtype=torch.bfloat16, kv_heads=None, seed=0):
+    """Q [B, H, Nq, D], K and V [B, Hkv, Nkv, D], contiguous."""
+    kv_shape = (batch, kv_heads or heads, kv_len, head_dim)
+    q = normal(batch, heads, q_len, head_dim, dtype=dtype, seed=3 * seed)
+    return q, normal(*kv_shape, dtype=dtype, seed=3 * seed + 1), normal(*kv_shape, dtype=dtype, seed=3 * seed + 2)
+
+
+def expand_kv(q, k, v):
+    """K and V with one head a query head."""
+    group = q.shape[1] // k.shape[1]
+    return (k, v) if group == 1 else (k.repeat_interleave(group, 1), v.repeat_interleave(group, 1))
+
+
+def tail_aligned(q_len, kv_len):
+    """Boolean [Nq, Nkv]: True where row r attends, k <= r + (Nkv - Nq)."""
+    return torch.ones(q_len, kv_len, dtype=torch.bool, device=DEVICE).tril(kv_len - q_len)
+
+
+def attention_f64(q, k, v, *, is_causal=False, attn_mask=None, scale=None):
+    """O and LSE in float64. A row with nothing to attend to gives 0 and -inf."""
+    k, v = expand_kv(q, k, v)
+    scores = (q.double() @ k.double().mT) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            scores = scores.masked_fill(~attn_mask, -math.inf)
+        else:
+            scores = scores + attn_mask.double()
+    if is_causal:
+        scores = scores.masked_fill(~tail_aligned(q.shape[2], k.shape[2]), -math.inf)
+    lse = torch.logsumexp(scores, -1)
+    # Not exp(scores - lse): beside logits of -3e38 the logarithm of the sum is lost even in float64.
+    weights = torch.softmax(scores, -1).masked_fill(lse.isneginf()[..., None], 0)
+    return weights @ v.double(), lse
+
+
+def sdpa(q, k, v, *, is_causal=False, attn_mask=None, scale=None, fused=True):
+    """PyTorch's attention, tail-aligned, on plain contiguous tensors; ``fused`` keeps out the float32 math path."""
+    k, v = expand_kv(q, k, v)
+    if is_causal and q.shape[2] != k.shape[2]:
+        is_causal, attn_mask = False, tail_aligned(q.shape[2], k.shape[2])
+    if attn_mask is not None:
+        if attn_mask.dtype != torch.bool:
+            attn_mask = attn_mask.to(q.dtype)
+        attn_mask = attn_mask.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
+    with sdpa_kernel(kernels) if fused else contextlib.nullcontext():
+        return F.scaled_dot_product_attention(
+            q.contiguous(), k.contiguous(), v.contiguous(), attn_mask=attn_mask, is_causal=is_causal, scale=scale
+        )
+
+
+def relative_error(out, reference):
+    """||out - reference|| / ||reference||."""
+    return ((out.double() - reference.double()).norm() / reference.double().norm()).item()
+
+
+def route_of(q, k, v, *, backend=None, **options):
+    """The KernelRoute of a call, and what it copies. The test is skipped when the installed packs hold no kernel for
+    it, and fails when the call goes to SDPA for any other reason."""
+    backend = CUDABackend() if backend is None else backend
+    explanation = explain(q, k, v, backend=backend, enable_gqa=q.shape[1] != k.shape[1], **options)
+    taken = explanation.taken
+    if isinstance(taken, FallbackRoute) and taken.reason.code == "no_kernel":
+        pytest.skip(taken.reason.text)
+    assert isinstance(taken, KernelRoute), f"not on a kernel: {explanation.reason or explanation.error}"
+    return taken, explanation.copies
+
+
+def kernel_of(q, k, v, **options):
+    """The id of the kernel that this call runs; skips and fails as ``route_of``."""
+    return route_of(q, k, v, **options)[0].kernel.id
+
+
+def skip_without_decode_kernels():
+    """Packs may hold prefill kernels only; those serve short queries too, so the route alone does not tell."""
+    if not any("decode" in kernel.problems for pack in installed_packs().packs for kernel in pack.kernels):
+        pytest.skip("the installed packs have no decode kernels")
+
+
+@torch.no_grad()
+def attend(q, k, v, *, backend=None, **options):
+    """The public API with the CUDA backend named and strict mode, so that a fallback is an error."""
+    backend = CUDABackend() if backend is None else backend
+    gqa = q.shape[1] != k.shape[1]
+    return ffpa_attn_func(q, k, v, backend=backend, strict=True, enable_gqa=gqa, **options)
+
+
+def check(q, k, v, *, backend=None, lse_atol=LSE_ATOL, **options):
+    """Run a call and hold O and LSE against float64, with SDPA's error on the same input as the bound. Returns the
+    kernel id and the output."""
+    kernel = kernel_of(q, k, v, backend=backend, **options)
+    out, lse = attend(q, k, v, backend=backend, return_lse=True, **options)
+    expected, expected_lse = attention_f64(q, k, v, **options)
+    assert out.shape == (*q.shape[:3], v.shape[-1]) and out.dtype == q.dtype
+    error, yardstick = relative_error(out, expected), relative_error(sdpa(q, k, v, **options), expected)
+    assert error <= min(SDPA_RATIO * yardstick, CEILING[q.dtype]), (
+        f"{kernel}: error {error:.3g}, SDPA {yardstick:.3g}, ceiling {CEILING[q.dtype]:.3g}"
+    )
+    assert lse.shape == q.shape[:3] and lse.dtype == torch.float32
+    torch.testing.assert_close(lse.double(), expected_lse, atol=lse_atol, rtol=1e-5, msg=lambda m: f"{kernel} LSE: {m}")
+    return kernel, out

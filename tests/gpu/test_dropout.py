@@ -1,0 +1,118 @@
+"""Dropout: the mask is the reference's bit for bit, repeats under a seed, and moves on in a CUDA graph."""
+
+import pytest
+import torch
+
+from ffpa_attn import ReferenceBackend, ffpa_attn_func
+
+from .support import DEVICE, attend, kernel_of, normal, qkv, relative_error
+
+SEED = 20260102
+
+
+def identity_values(batch, heads, length, dtype=torch.bfloat16):
+    """V = I: then O[q, k] is the dropped and rescaled weight of key k, so O shows the mask."""
+    return torch.eye(length, device=DEVICE, dtype=dtype).expand(batch, heads, length, length).contiguous()
+
+
+@torch.no_grad()
+def reference(q, k, v, **options):
+    gqa = q.shape[1] != k.shape[1]
+    return ffpa_attn_func(q, k, v, backend=ReferenceBackend(), enable_gqa=gqa, **options)
+
+
+def seeded(function, *args, **options):
+    torch.manual_seed(SEED)
+    return function(*args, **options)
+
+
+@pytest.mark.parametrize("p", [0.01, 0.3, 0.5, 0.9])
+@pytest.mark.parametrize(
+    ("batch", "heads", "kv_heads", "q_len", "length"),
+    [(1, 1, 1, 512, 512), (2, 3, 3, 515, 512), (1, 4, 2, 577, 1024), (2, 2, 1, 600, 520)],
+)
+def test_mask_is_the_references_bit_for_bit(batch, heads, kv_heads, q_len, length, p):
+    q, k = (normal(batch, h, n, length, seed=s) for s, (h, n) in enumerate([(heads, q_len), (kv_heads, length)]))
+    v = identity_values(batch, kv_heads, length)
+    kernel_of(q, k, v, dropout_p=p)
+    # Small logits keep every weight far above the smallest 16-bit number.
+    kept = seeded(attend, q, k, v, dropout_p=p, scale=1e-2) != 0
+    expected = seeded(reference, q, k, v, dropout_p=p, scale=1e-2) != 0
+    assert torch.equal(kept, expected)
+    rate, sigma = kept.double().mean().item(), (p * (1 - p) / kept.numel()) ** 0.5
+    assert abs(rate - (1 - p)) < 6 * sigma
+
+
+@pytest.mark.parametrize("head_dim", [8, 64, 72, 128, 256, 320, 512, 768, 1024])
+@pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
+def test_output_agrees_with_the_reference(head_dim, is_causal, dtype):
+    q, k, v = qkv(1, 4, 577, 800, head_dim, dtype, kv_heads=2)
+    options = {"dropout_p": 0.2, "is_causal": is_causal}
+    kernel_of(q, k, v, **options)
+    out, expected = seeded(attend, q, k, v, **options), seeded(reference, q, k, v, **options)
+    assert relative_error(out, expected) < (5e-3 if dtype == torch.bfloat16 else 8e-4)
+
+
+def test_with_a_mask_both_apply():
+    q, k, v = qkv(1, 2, 577, 800, 64)
+    options = {"dropout_p": 0.2, "attn_mask": normal(577, 800, dtype=torch.float32, seed=8) > 0}
+    kernel_of(q, k, v, **options)
+    out, expected = seeded(attend, q, k, v, **options), seeded(reference, q, k, v, **options)
+    assert relative_error(out, expected) < 5e-3
+
+
+def test_same_seed_same_result_and_calls_in_a_row_differ():
+    inputs = qkv(1, 2, 640, 640, 128)
+    kernel_of(*inputs, dropout_p=0.5)
+    first, second = seeded(attend, *inputs, dropout_p=0.5), attend(*inputs, dropout_p=0.5)
+    assert torch.equal(first, seeded(attend, *inputs, dropout_p=0.5))
+    assert torch.equal(second, attend(*inputs, dropout_p=0.5))
+    assert relative_error(first, second) > 0.1
+
+
+def test_successive_calls_draw_independent_masks():
+    """Two calls must not share a stretch of the random stream: kept in both happens (1-p)^2 of the time."""
+    length = 512
+    q, k, v = normal(1, 1, 512, length), normal(1, 1, length, length, seed=1), identity_values(1, 1, length)
+    kernel_of(q, k, v, dropout_p=0.5)
+    a, b = (attend(q, k, v, dropout_p=0.5, scale=1e-2).flatten() != 0 for _ in range(2))
+    for shift in (0, 1, 4, 512):
+        both = (a & b.roll(shift)).double().mean().item()
+        assert abs(both - 0.25) < 6 * (0.25 * 0.75 / a.numel()) ** 0.5
+
+
+def test_lse_is_that_of_the_call_without_dropout():
+    inputs = qkv(1, 2, 640, 640, 128)
+    kernel_of(*inputs, dropout_p=0.5)
+    _, lse = attend(*inputs, dropout_p=0.5, return_lse=True)
+    _, plain = attend(*inputs, return_lse=True)
+    torch.testing.assert_close(lse, plain, atol=1e-5, rtol=1e-6)
+
+
+def test_graph_replays_draw_new_masks_and_follow_the_seed():
+    inputs = qkv(1, 2, 640, 640, 128)
+    kernel_of(*inputs, dropout_p=0.5)
+    eager = [seeded(attend, *inputs, dropout_p=0.5), attend(*inputs, dropout_p=0.5)]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = attend(*inputs, dropout_p=0.5)
+    torch.manual_seed(SEED)
+    replayed = []
+    for _ in range(2):
+        graph.replay()
+        torch.cuda.synchronize()
+        replayed.append(out.clone())
+    assert torch.equal(replayed[0], eager[0]) and torch.equal(replayed[1], eager[1])
+
+
+def test_decode_with_dropout_agrees_with_the_reference():
+    q, k, v = qkv(2, 8, 1, 4096, 128, kv_heads=2)
+    kernel_of(q, k, v, dropout_p=0.3)
+    out, expected = seeded(attend, q, k, v, dropout_p=0.3), seeded(reference, q, k, v, dropout_p=0.3)
+    assert relative_error(out, expected) < 5e-3
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.5, float("nan")])
+def test_a_probability_out_of_range_is_refused_by_name(p):
+    with pytest.raises(ValueError, match="dropout_p"):
+        attend(*qkv(1, 2, 512, 512, 64), dropout_p=p)

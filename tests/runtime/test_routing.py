@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runtime_fakes import H200, L4, RTX5090, kernel, memory_packs, problem
+
+from ffpa_attn import CUDABackend, Gates, ReferenceBackend, SDPABackend
+from ffpa_attn.packs import PackSet, RejectedPack
+from ffpa_attn.routing import FallbackRoute, KernelRoute, ReferenceRoute, route
+
+D64 = memory_packs(kernel())
+
+
+def chosen(packs, *, device=H200, backend=None, gates=None, **facts):
+    taken = route(problem(**facts), device, backend, packs, gates)
+    assert isinstance(taken, KernelRoute), taken
+    return taken.kernel
+
+
+def reason(packs=D64, *, device=H200, backend=None, gates=None, **facts):
+    taken = route(problem(**facts), device, backend, packs, gates)
+    assert isinstance(taken, FallbackRoute), taken
+    return taken.reason
+
+
+def lost(packs, kernel_id, **options):
+    taken = route(problem(**options.pop("facts", {})), options.pop("device", H200), options.get("backend"), packs)
+    return next(c.lost for c in taken.candidates if c.kernel.id == kernel_id)
+
+
+def test_a_kernel_that_fits_is_taken_without_and_with_a_named_backend():
+    assert chosen(D64).head_dim == 64
+    assert chosen(D64, backend=CUDABackend()).head_dim == 64
+
+
+@pytest.mark.parametrize(
+    ("facts", "code", "text"),
+    [
+        ({"needs_grad": True}, "gradients", "forward-only"),
+        ({"dtype": "fp32"}, "dtype", "fp16 and bf16"),
+        ({"head_dim": 1032}, "head_dim", "1032 is larger than 1024"),
+        ({"head_dim": 60}, "head_dim", "60 is not a multiple of 8"),
+        ({"value_dim": 32}, "value_dim", "32"),
+        ({"q_len": 8}, "q_len", "8 queries"),
+        ({"q_len": 511}, "q_len", "511 queries"),
+        ({"kv_len": 511}, "kv_len", "511 keys"),
+    ],
+)
+@pytest.mark.parametrize("backend", [None, CUDABackend()])
+def test_gates_lead_to_sdpa(facts, code, text, backend):
+    got = reason(backend=backend, **facts)
+    assert got.code == code and text in got.text
+
+
+@pytest.mark.parametrize("facts", [{"q_len": 512, "kv_len": 512}, {"q_len": 7}, {"q_len": 1}])
+def test_calls_at_the_edge_of_the_gates_run_on_kernels(facts):
+    assert chosen(D64, **facts)
+
+
+def test_small_head_dims_go_to_sdpa_when_the_setting_says_so():
+    wide = memory_packs(kernel(head_dim=64), kernel(head_dim=320))
+    gates = Gates(allow_small_d=False)
+    got = reason(wide, gates=gates, head_dim=256)
+    assert got.code == "small_d" and "FFPA_CUDA_ALLOW_SMALL_D=0" in got.text
+    assert chosen(wide, gates=gates, head_dim=264).head_dim == 320
+
+
+def test_bf16_cannot_accumulate_in_f16_and_fp16_can():
+    assert reason(backend=CUDABackend(acc="f16")).code == "acc"
+    packs = memory_packs(kernel(dtype="fp16"), kernel(dtype="fp16", acc="f16"))
+    assert chosen(packs, backend=CUDABackend(acc="f16"), dtype="fp16").acc == "f16"
+    assert chosen(packs, dtype="fp16").acc == "f32"
+
+
+def test_other_devices_and_named_backends():
+    assert reason(device=None, device_type="cpu").code == "device"
+    assert reason(backend=SDPABackend()).code == "requested"
+    assert isinstance(route(problem(), H200, ReferenceBackend(), D64), ReferenceRoute)
+
+
+def test_open_gates_serve_any_length():
+    assert chosen(D64, gates=Gates.open(), q_len=100, kv_len=3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 128), st.sets(st.sampled_from([64, 128, 192, 256, 320, 512, 768, 1024]), min_size=1))
+def test_the_smallest_compiled_head_dim_that_holds_it(eighth, compiled):
+    packs = memory_packs(*(kernel(head_dim=d) for d in compiled))
+    d = eighth * 8
+    if d > max(compiled):
+        assert reason(packs, head_dim=d).code == "no_kernel"
+    else:
+        assert chosen(packs, head_dim=d).head_dim == min(c for c in compiled if c >= d)
+
+
+def test_capability_matches_exactly_and_the_own_arch_comes_first():
+    packs = memory_packs(kernel("sm_80"), kernel("sm_89"), kernel("sm_90a"))
+    assert chosen(packs, device=L4).arch == "sm_89"
+    assert chosen(packs).arch == "sm_90a"
+    assert chosen(packs, device=replace(L4, capability=(8, 6))).arch == "sm_80"
+    assert reason(packs, device=RTX5090).code == "no_kernel"
+    assert "closer to the device than sm_80" in lost(packs, kernel("sm_80").id, device=L4)
+
+
+def test_a_kernel_must_fit_in_the_shared_memory_of_the_device():
+    big = kernel("sm_80", smem_bytes=160 * 1024, stages=4)
+    small = kernel("sm_80", smem_bytes=90 * 1024, stages=2)
+    packs = memory_packs(big, small)
+    assert chosen(packs, device=L4, backend=CUDABackend(stages=4)).stages == 2
+    assert "needs 163840 bytes of shared memory a block, L4 has 101376" in lost(packs, big.id, device=L4)
+
+
+@pytest.mark.parametrize(
+    ("facts", "features"),
+    [
+        ({}, ()),
+        ({"mask_kind": "boolean"}, ("bias",)),
+        ({"mask_kind": "additive"}, ("bias",)),
+        ({"mask_kind": "additive_f32"}, ("bias32",)),
+        ({"dropout_p": 0.1}, ("dropout",)),
+        ({"dropout_p": 0.1, "mask_kind": "boolean"}, ("bias", "dropout")),
+    ],
+)
+def test_a_kernel_has_exactly_the_features_of_the_call(facts, features):
+    sets = [(), ("bias",), ("bias32",), ("dropout",), ("bias", "dropout")]
+    packs = memory_packs(*(kernel(features=f) for f in sets))
+    assert chosen(packs, **facts).features == features
+    without = memory_packs(*(kernel(features=f) for f in sets if f != features))
+    if facts.get("mask_kind") != "additive_f32":
+        assert reason(without, **facts).code == "no_kernel"
+
+
+def test_a_float32_mask_is_cast_where_no_kernel_reads_it():
+    taken = route(problem(mask_kind="additive_f32"), H200, None, memory_packs(kernel(features=("bias",))))
+    assert isinstance(taken, KernelRoute) and taken.cast_mask
+    both = memory_packs(kernel(features=("bias",)), kernel(features=("bias32",)))
+    taken = route(problem(mask_kind="additive_f32"), H200, None, both)
+    assert isinstance(taken, KernelRoute) and not taken.cast_mask and taken.kernel.features == ("bias32",)
+
+
+def test_decode_prefers_decode_kernels_and_prefill_never_takes_them():
+    prefill, decode = kernel(), kernel(impl="native.split_kv", problems=("decode",), rank=1)
+    packs = memory_packs(prefill, decode)
+    assert chosen(packs, q_len=1) == decode and chosen(packs, q_len=512) == prefill
+    assert chosen(D64, q_len=7) == prefill
+    assert reason(memory_packs(decode)).code == "no_kernel"
+
+
+AUTO = (
+    kernel(rank=2),
+    kernel(impl="tma.ws", ext="tma", rank=1, box_cols=64),
+    kernel(impl="hopper.bm128", ext="hopper", rank=0, box_cols=64),
+    kernel(impl="cute_fp16.persist_d", ext="cute", rank=-1),
+    kernel(impl="cute_fp16.persist_d_tma", ext="cute", rank=-1, box_cols=64),
+    kernel(impl="cute_fp8.persist_d", ext="fp8", rank=-1),
+    kernel(impl="cute_fp8.persist_d_tma", ext="fp8", rank=-1, box_cols=64),
+    kernel(impl="cute_fp4.persist_d", ext="fp4", rank=-1, box_cols=64),
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "impl"),
+    [
+        ({}, "bm128"),
+        ({"enable_tma": False, "enable_cute": False}, "split_d"),
+        ({"enable_tma": True}, "ws"),
+        ({"enable_cute": True}, "persist_d"),
+        ({"enable_cute": True, "enable_tma": True}, "persist_d_tma"),
+        ({"enable_fp8": True, "force_fp8_sm89": True}, "persist_d"),
+        ({"enable_fp4": True}, "persist_d"),
+    ],
+)
+def test_hints_choose_the_family(options, impl):
+    backend = CUDABackend(**options)
+    got = chosen(memory_packs(*AUTO), backend=backend)
+    assert got.impl == impl
+    assert (got.ext == "fp8", got.ext == "fp4") == (backend.enable_fp8, backend.enable_fp4)
+
+
+def test_a_hint_without_its_kernel_is_missing_and_native_stands_in_where_it_must():
+    assert reason(backend=CUDABackend(enable_tma=True)).code == "no_kernel"
+    assert reason(backend=CUDABackend(enable_cute=True)).code == "no_kernel"
+    assert chosen(D64, backend=CUDABackend(enable_tma=True), q_len=1).ext == "native"
+    assert chosen(D64, backend=CUDABackend(enable_cute=True), head_dim=40).ext == "native"
+    bias = memory_packs(kernel(features=("bias",)))
+    assert chosen(bias, backend=CUDABackend(enable_cute=True), mask_kind="boolean").ext == "native"
+    assert reason(bias, backend=CUDABackend(enable_tma=True), mask_kind="boolean").code == "no_kernel"
+
+
+@pytest.mark.parametrize(
+    ("device", "arch", "ext", "wanted"),
+    [
+        (H200, "sm_90a", "native", 4),
+        (H200, "sm_90a", "tma", 4),
+        (H200, "sm_90a", "cute", 2),
+        (L4, "sm_89", "native", 3),
+        (L4, "sm_89", "cute", 2),
+    ],
+)
+def test_automatic_stages(device, arch, ext, wanted):
+    packs = memory_packs(*(kernel(arch, ext=ext, stages=s) for s in (1, 2, 3, 4, 5)))
+    assert chosen(packs, device=device).stages == wanted
+
+
+@pytest.mark.parametrize(("asked", "got"), [(1, 2), (2, 2), (3, 2), (4, 5), (9, 5)])
+def test_the_nearest_compiled_stages_are_used(asked, got):
+    packs = memory_packs(kernel(stages=2), kernel(stages=5))
+    assert chosen(packs, backend=CUDABackend(stages=asked)).stages == got
+
+
+def test_one_kernel_can_be_asked_for_and_emulated_ones_only_so():
+    emulated = replace(kernel(stages=4, suffix="-for_sm_90a"), arch="sm_120f")
+    packs = memory_packs(kernel(stages=2), kernel(stages=3), emulated)
+    assert chosen(packs).stages == 3
+    assert chosen(packs, backend=CUDABackend(kernel=emulated.id)) == emulated
+    assert chosen(packs, backend=CUDABackend(kernel=kernel(stages=2).id)).stages == 2
+    assert reason(packs, backend=CUDABackend(kernel="other")).code == "no_kernel"
+    assert "emulates another arch" in lost(packs, emulated.id)
+
+
+def test_every_candidate_keeps_its_reason():
+    packs = memory_packs(kernel(stages=3), kernel(stages=2), kernel(head_dim=128), kernel(dtype="fp16"))
+    taken = route(problem(), H200, None, packs)
+    assert [c.lost is None for c in taken.candidates] == [True, False, False, False]
+    assert lost(packs, kernel(stages=2).id) == "stages 3 is closer to 4"
+    assert lost(packs, kernel(head_dim=128).id) == "head dim 64 is closer"
+    assert lost(packs, kernel(dtype="fp16").id) == "dtype fp16, not bf16"
+
+
+def test_a_missing_kernel_names_variant_packs_and_command():
+    packs = replace(D64, rejected=(RejectedPack("fp8", "ffpa-fp8", "9", "version 9 does not fit"),))
+    got = reason(packs, head_dim=512, backend=CUDABackend(enable_fp8=True))
+    for part in ("bf16", "512", "cute_tma_fp8", "H200", "9.0", "core 0.1.0", "version 9 does not fit", "ffpa_build"):
+        assert part in got.text
+    assert "pip install 'ffpa[sm120]'" in reason(PackSet(), device=RTX5090).text
+    assert "packs seen: none" in reason(PackSet()).text
+
+
+def test_a_kernel_that_splits_the_keys_brings_its_merge_kernel():
+    splitting = kernel(impl="native.split_kv", recipe="split_kv", problems=("decode",))
+    other = kernel(impl="native.merge", recipe="merge", problems=("merge",), dtype="fp16")
+    merge = kernel(impl="native.merge", recipe="merge", problems=("merge",))
+    decode = problem(q_len=1)
+    taken = route(decode, H200, None, memory_packs(other, merge, splitting, kernel()))
+    assert taken.kernel == splitting and taken.merge == merge
+    without = route(decode, H200, None, memory_packs(other, splitting, kernel()))
+    assert without.kernel == kernel() and without.merge is None
+    assert "the pack lacks its merge kernel" in [candidate.lost for candidate in without.candidates]
+
+
+def test_a_choice_is_walked_once_for_every_length(monkeypatch):
+    from ffpa_attn import routing
+
+    walks = []
+    walk = routing._walk
+    monkeypatch.setattr(routing, "_walk", lambda *args: walks.append(args) or walk(*args))
+    packs, choices = memory_packs(kernel(), kernel(features=("bias",)), kernel(head_dim=128)), {}
+    for length in (600, 700, 800):
+        changes = [{}, {"mask_kind": "boolean"}, {"head_dim": 128, "value_dim": 128}, {"dropout_p": 0.5}]
+        for change in changes:
+            decided = route(problem(kv_len=length, **change), H200, None, packs, Gates.open(), choices)
+            assert decided == route(problem(kv_len=length, **change), H200, None, packs, Gates.open())
+    assert len(walks) == 4 + 3 * 4
