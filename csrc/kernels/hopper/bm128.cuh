@@ -56,7 +56,8 @@ struct Bm128Producer {
   __device__ __forceinline__ void run() {
 #pragma unroll 1
     for (TileSequence sequence(params.a); !sequence.at_end(); sequence.advance()) {
-      const TileWork work = TileWork::of_tile<Plan::kHeadGroup, Plan::kRows, Plan::kKeys>(params.a, sequence.index);
+      const TileWork work =
+          TileWork::of_tile<Plan::kHeadGroup, Plan::kRows, Plan::kKeys>(params.a, params.a.q_tiles, sequence.index);
 #pragma unroll 1
       for (int step = 0; step <= work.steps; ++step) {
         if (step < work.steps) load_keys(params.k_map, work, step);
@@ -161,6 +162,8 @@ struct Bm128Consumer {
   // Scores to weights, in place.
   __device__ __forceinline__ void softmax(int step) {
     const int first_column = work.first_key(step, Plan::kKeys);
+    const float factor = exponent_factor(a.scale_log2);
+    apply_sign<kScores>(s, a.scale_log2);
     if (limit.touches(first_column + Plan::kKeys)) {
       limit.template apply<kScores>(s, first_column + threadIdx.x % 4 * 2);
     }
@@ -170,15 +173,15 @@ struct Bm128Consumer {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       larger[i] = fmaxf(maximum[i], larger[i]);
-      rescale[i] = ptx::ex2((maximum[i] - larger[i]) * a.scale_log2);
+      rescale[i] = ptx::ex2((maximum[i] - larger[i]) * factor);
       maximum[i] = larger[i];
-      scaled_max[i] = larger[i] * a.scale_log2;
+      scaled_max[i] = larger[i] * factor;
       sum[i] *= rescale[i];
     }
 #pragma unroll
     for (int i = 0; i < kScores; ++i) {
       const int half = i / 2 % 2;
-      s[i] = ptx::ex2(fmaf(s[i], a.scale_log2, -scaled_max[half]));
+      s[i] = ptx::ex2(fmaf(s[i], factor, -scaled_max[half]));
       sum[half] += s[i];
     }
   }
@@ -198,7 +201,7 @@ struct Bm128Consumer {
     turns.begin();
 #pragma unroll 1
     for (TileSequence sequence(a); !sequence.at_end(); sequence.advance()) {
-      work = TileWork::of_tile<Plan::kHeadGroup, Plan::kRows, Plan::kKeys>(a, sequence.index);
+      work = TileWork::of_tile<Plan::kHeadGroup, Plan::kRows, Plan::kKeys>(a, a.q_tiles, sequence.index);
       run_tile();
     }
     turns.end();

@@ -20,7 +20,7 @@ struct Seesaw {
   static constexpr int kThreads = 384;  // producer warpgroup, two consumer warpgroups
   static constexpr int kMinBlocks = 1;
   static constexpr int kSmemBytes = Plan::kSmemBytes;
-  static constexpr int kTileM = Plan::kRows;
+  static constexpr int kTileM = Plan::kRows / Plan::kBlocks;  // a block: the launch makes the grid of it
   static constexpr int kTileN = Plan::kKeys;
   static constexpr int kCluster = Plan::kBlocks;
   static constexpr int kBoxCols = 64;
@@ -34,7 +34,8 @@ struct Seesaw {
 
   // Each role computes it: what lives across the roles would have to fit into the producer's registers.
   static __device__ __forceinline__ TileWork work_of_block(const abi::AttentionParams& a) {
-    return TileWork::of_tile<HeadGroup::cached, Plan::kRows, Plan::kKeys>(a, blockIdx.x / Plan::kBlocks);
+    return TileWork::of_tile<HeadGroup::cached, Plan::kRows, Plan::kKeys>(a, a.q_tiles / Plan::kBlocks,
+                                                                          blockIdx.x / Plan::kBlocks);
   }
 
   static __device__ __forceinline__ void run(const Params& params) {

@@ -145,6 +145,7 @@ struct SeesawConsumer {
 
   __device__ __forceinline__ void publish_max(int step) {
     const int first_column = work.first_key(step, Plan::kKeys) + part * Plan::kOwnKeys;
+    apply_sign<kScores>(s, a.scale_log2);
     if (limit.touches(first_column + Plan::kOwnKeys)) {
       limit.template apply<kScores>(s, first_column + threadIdx.x % 4 * 2);
     }
@@ -155,6 +156,7 @@ struct SeesawConsumer {
 
   __device__ __forceinline__ void combine_max(int step) {
     wait_published(step);
+    const float factor = exponent_factor(a.scale_log2);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       float larger = maximum[i];
@@ -162,9 +164,9 @@ struct SeesawConsumer {
       for (int other = 0; other < Plan::kParts; ++other) {
         larger = fmaxf(larger, stats[step & 1][other][row + 8 * i]);
       }
-      rescale[i] = ptx::ex2((maximum[i] - larger) * a.scale_log2);
+      rescale[i] = ptx::ex2((maximum[i] - larger) * factor);
       maximum[i] = larger;
-      scaled_max[i] = larger * a.scale_log2;
+      scaled_max[i] = larger * factor;
       sum[i] *= rescale[i];
     }
   }
@@ -172,11 +174,12 @@ struct SeesawConsumer {
   // Scores kFrom..kTo to weights.
   template <int kFrom, int kTo>
   __device__ __forceinline__ void exponentiate() {
+    const float factor = exponent_factor(a.scale_log2);
 #pragma unroll
     for (int i = kFrom; i < kTo; i += 2) {
       const int half = i / 2 % 2;
-      const float left = ptx::ex2(fmaf(s[i], a.scale_log2, -scaled_max[half]));
-      const float right = ptx::ex2(fmaf(s[i + 1], a.scale_log2, -scaled_max[half]));
+      const float left = ptx::ex2(fmaf(s[i], factor, -scaled_max[half]));
+      const float right = ptx::ex2(fmaf(s[i + 1], factor, -scaled_max[half]));
       sum[half] += left + right;
       packed_p[i / 2] = ptx::pack2<Element>(left, right);
     }

@@ -9,6 +9,18 @@ namespace ffpa::hopper {
 // Where running maxima start. Finite, so that a row whose first keys are all masked does not give inf - inf.
 inline constexpr float kMaxFloor = -1e30f;
 
+// The scale is folded into the exponent: scores stay raw dot products, times the sign of the scale, and the weights are
+// exp2(factor * (score - maximum)). The floor keeps -inf * factor = -inf when the scale is 0.
+__device__ __forceinline__ float exponent_factor(float scale_log2) { return fmaxf(fabsf(scale_log2), 1e-30f); }
+
+template <int kCount>
+__device__ __forceinline__ void apply_sign(float* scores, float scale_log2) {
+  if (scale_log2 < 0.f) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) scores[i] = -scores[i];
+  }
+}
+
 // Reductions over the four lanes that share a row.
 __device__ __forceinline__ float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));

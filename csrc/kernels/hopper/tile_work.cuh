@@ -32,12 +32,11 @@ struct TileWork {
     return max(1u, static_cast<u32>(kv_heads)) * a.group;
   }
 
-  // Tile `index` of q_tiles x heads x batch. Without causal mask the query tiles of a head follow each other, so that
-  // blocks which run together share K and V. With it tiles are of unequal length: within a group of heads all heads'
-  // longest tiles come first.
+  // Tile `index` of q_tiles x heads x batch, q_tiles of kTileRows queries. Without causal mask the query tiles of a
+  // head follow each other, so that blocks which run together share K and V. With it tiles are of unequal length:
+  // within a group of heads all heads' longest tiles come first.
   template <HeadGroup kGroup, int kTileRows, int kStepKeys>
-  static __device__ __forceinline__ TileWork of_tile(const abi::AttentionParams& a, u32 index) {
-    const u32 q_tiles = a.q_tiles;
+  static __device__ __forceinline__ TileWork of_tile(const abi::AttentionParams& a, u32 q_tiles, u32 index) {
     u32 head_index;
     u32 tile;
     if (a.causal) {
