@@ -85,8 +85,8 @@ def tiled_tma(kernel: KernelInfo, problem: Problem, device: DeviceInfo) -> Launc
 
 
 _DECODE_BLOCKS_A_SM = 2
-# A split costs a partial result to write and to merge, so the fewest splits are taken that come this close to the fullest
-# waves: on an H200 16 splits ran GQA 8:1 at D=512 at 3.87 TB/s where the fullest waves, 33 splits, ran at 3.19.
+# A split costs a partial result to write and to merge, so the fewest splits are taken that come this close to the
+# fullest waves: on an H200 16 splits ran GQA 8:1 at D=512 at 3.87 TB/s where the fullest waves, 33 splits, ran at 3.19.
 _NEARLY_FULL = 0.95
 _MAX_SPLITS = 128
 _FULL = 0.8  # of the device: then the keys are not split
