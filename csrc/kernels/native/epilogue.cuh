@@ -3,6 +3,7 @@
 
 #include "abi/attention_params.h"
 #include "core/swizzle.cuh"
+#include "kernels/native/fragment.cuh"
 #include "kernels/native/softmax.cuh"
 #include "kernels/native/work_tile.cuh"
 #include "ptx/barrier.cuh"
@@ -15,13 +16,15 @@ namespace ffpa::native {
 // O passes through the shared memory of Q, so that global stores are whole rows of 16-byte units.
 template <class T>
 __device__ __forceinline__ void store_output(const abi::AttentionParams& p, const WorkTile& w,
-                                             const WarpLanes<T>& lanes, const OnlineSoftmax<T>& softmax,
+                                             const OnlineSoftmax<T>& softmax,
                                              float (&o)[T::kMTiles][T::kOTiles][4], u32 boxes) {
   using Element = typename T::Element;
   constexpr int kOBox = T::kTileM * kBoxRowBytes;
   ptx::cp_async_wait<0>();
   ptx::block_sync();  // nobody reads or fills Q any more
-  const u32 row = lanes.warp_m * T::kRowsWarp + lanes.g;
+  const u32 row = Lane<T>::warp_m() * T::kRowsWarp + Lane<T>::g();
+  const u32 warp_col = Lane<T>::warp_n() * T::kVCols;
+  const u32 in_unit = 4 * Lane<T>::t();
 #pragma unroll
   for (int m = 0; m < T::kMTiles; ++m) {
     const float gain = T::kDropout ? p.inv_keep : 1.0f;
@@ -29,9 +32,9 @@ __device__ __forceinline__ void store_output(const abi::AttentionParams& p, cons
     const float hi = softmax.inverse_sum(m, 1) * gain;
 #pragma unroll
     for (int n = 0; n < T::kOTiles; ++n) {
-      const u32 col = n / T::kVTiles * T::kStepCols + lanes.warp_n * T::kVCols + n % T::kVTiles * 8;
+      const u32 col = n / T::kVTiles * T::kStepCols + warp_col + n % T::kVTiles * 8;
       if (T::kWarpsN == 1 && n * 8 >= T::kHeadDim) break;
-      const u32 address = boxes + col / kBoxCols * kOBox + swizzled(row + m * 16, col % kBoxCols / 8) + 4 * lanes.t;
+      const u32 address = boxes + col / kBoxCols * kOBox + swizzled(row + m * 16, col % kBoxCols / 8) + in_unit;
       ptx::store_shared(address, ptx::pack2<Element>(o[m][n][0] * lo, o[m][n][1] * lo));
       ptx::store_shared(address + 8 * kBoxRowBytes, ptx::pack2<Element>(o[m][n][2] * hi, o[m][n][3] * hi));
     }
@@ -59,15 +62,16 @@ __device__ __forceinline__ void store_output(const abi::AttentionParams& p, cons
 }
 
 template <class T>
-__device__ __forceinline__ void store_lse(const abi::AttentionParams& p, const WorkTile& w, const WarpLanes<T>& lanes,
+__device__ __forceinline__ void store_lse(const abi::AttentionParams& p, const WorkTile& w,
                                           const OnlineSoftmax<T>& softmax) {
-  if (p.lse == nullptr || lanes.warp_n != 0 || lanes.t != 0) return;
+  if (p.lse == nullptr || Lane<T>::warp_n() != 0 || Lane<T>::t() != 0) return;
+  const FragmentPlace<T> place(w.row0, 0);
   float* out = p.lse + (static_cast<i64>(w.batch) * p.heads + w.head) * p.q_len;
 #pragma unroll
   for (int m = 0; m < T::kMTiles; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = w.row0 + lanes.warp_m * T::kRowsWarp + m * 16 + half * 8 + lanes.g;
+      const int row = place.row(m, half);
       if (row < p.q_len) out[row] = softmax.lse(m, half);
     }
   }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "abi/attention_params.h"
+#include "core/opaque.cuh"
 #include "core/swizzle.cuh"
 #include "kernels/native/work_tile.cuh"
 #include "ptx/barrier.cuh"
@@ -18,8 +19,9 @@ template <int kRows, int kBoxCount, int kThreads>
 __device__ __forceinline__ void copy_boxes(u32 shared, const char* source, i64 row_bytes, int rows, int cols) {
   constexpr int kRowsPass = kThreads / 8;
   static_assert(kRows % kRowsPass == 0);
-  const int unit = threadIdx.x & 7;
-  const int row0 = threadIdx.x >> 3;
+  const u32 thread = opaque(threadIdx.x);  // its products with row_bytes are cheaper to repeat than to keep
+  const int unit = thread & 7;
+  const int row0 = thread >> 3;
   // kRowsPass is a multiple of 8, so the swizzle of a thread's unit is the same in every pass.
   const u32 target = shared + swizzled(row0, unit);
   const char* from = source + row0 * row_bytes + unit * 16;

@@ -29,20 +29,22 @@ __device__ __forceinline__ void make_p_operand(u32 (&p)[T::kMTiles][T::kKSlices]
   } else {
     constexpr int kPBox = T::kTileM * kBoxRowBytes;
     static_assert(T::kSCols <= kBoxCols);
-    const u32 col = lanes.warp_n * T::kSCols;
-    const u32 row = lanes.warp_m * T::kRowsWarp + lanes.g;
+    const u32 warp_m = Lane<T>::warp_m();
+    const u32 col = Lane<T>::warp_n() * T::kSCols;
+    const u32 row = warp_m * T::kRowsWarp + Lane<T>::g();
+    const u32 in_unit = 4 * Lane<T>::t();
     const LaneOffset to(row, col % kBoxCols / 8);
     const u32 target = p_boxes + col / kBoxCols * kPBox;
 #pragma unroll
     for (int m = 0; m < T::kMTiles; ++m) {
 #pragma unroll
       for (int n = 0; n < T::kSTiles; ++n) {
-        const u32 address = to.at(target, n) + m * 16 * kBoxRowBytes + 4 * lanes.t;
+        const u32 address = to.at(target, n) + m * 16 * kBoxRowBytes + in_unit;
         ptx::store_shared(address, ptx::pack2<Element>(s[m][n][0], s[m][n][1]));
         ptx::store_shared(address + 8 * kBoxRowBytes, ptx::pack2<Element>(s[m][n][2], s[m][n][3]));
       }
     }
-    ptx::group_sync<T::kGroupThreads>(1 + lanes.warp_m);
+    ptx::group_sync<T::kGroupThreads>(1 + warp_m);
 #pragma unroll
     for (int m = 0; m < T::kMTiles; ++m) {
 #pragma unroll

@@ -27,31 +27,32 @@ __device__ __forceinline__ float quad_sum(float x) {
 template <class T>
 struct RowExchange {
   u32 base;
-  const WarpLanes<T>& lanes;
-
-  __device__ u32 address(int warp_n, int m, int half) const {
-    return base + 4 * (warp_n * T::kTileM + lanes.warp_m * T::kRowsWarp + m * 16 + half * 8 + lanes.g);
-  }
 
   template <class Combine>
   __device__ __forceinline__ void run(float (&x)[T::kMTiles][2], Combine combine) const {
     if constexpr (T::kWarpsN > 1) {
+      const u32 warp_m = Lane<T>::warp_m();
+      const u32 all = base + 4 * (warp_m * T::kRowsWarp + Lane<T>::g());
+      const u32 own = all + 4 * Lane<T>::warp_n() * T::kTileM;
+      const bool writes = Lane<T>::t() == 0;
 #pragma unroll
       for (int m = 0; m < T::kMTiles; ++m) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          if (lanes.t == 0) ptx::store_shared(address(lanes.warp_n, m, half), x[m][half]);
+          if (writes) ptx::store_shared(own + 4 * (m * 16 + half * 8), x[m][half]);
         }
       }
-      ptx::group_sync<T::kGroupThreads>(1 + lanes.warp_m);
+      ptx::group_sync<T::kGroupThreads>(1 + warp_m);
 #pragma unroll
       for (int m = 0; m < T::kMTiles; ++m) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          float all = ptx::load_shared_f32(address(0, m, half));
+          const u32 from = all + 4 * (m * 16 + half * 8);
+          x[m][half] = ptx::load_shared_f32(from);
 #pragma unroll
-          for (int w = 1; w < T::kWarpsN; ++w) all = combine(all, ptx::load_shared_f32(address(w, m, half)));
-          x[m][half] = all;
+          for (int w = 1; w < T::kWarpsN; ++w) {
+            x[m][half] = combine(x[m][half], ptx::load_shared_f32(from + 4 * w * T::kTileM));
+          }
         }
       }
     }

@@ -6,8 +6,8 @@
 
 #include "abi/attention_params.h"
 #include "core/kernel_entry.cuh"
+#include "core/opaque.cuh"
 #include "kernels/native/epilogue.cuh"
-#include "kernels/native/fragment.cuh"
 #include "kernels/native/kv_ring.cuh"
 #include "kernels/native/mask.cuh"
 #include "kernels/native/p_operand.cuh"
@@ -43,33 +43,30 @@ struct SplitD {
     CpAsyncRing<T> ring(p, work, smem);
 
     const WarpLanes<T> lanes;
-    const FragmentPlace<T> place(lanes, work.row0);
-    const PositionMask<T> mask(p, place, work.row0);
-    const Scores<T> scores(p, work, place);
-    const RowExchange<T> exchange{smem + T::kStatsOffset, lanes};
+    const PositionMask<T> mask(p, work.row0);
+    const Scores<T> scores(p, work);
     OnlineSoftmax<T> softmax(scores.factor());
 
     float o[T::kMTiles][T::kOTiles][4] = {};
 #pragma unroll 1
     for (int tile = 0; tile < work.kv_tiles; ++tile) {
-      // Conditions below change once in the loop's course; a compiler that sees how `tile` runs splits the loop there: a
-      // second copy of the body and a higher register peak.
-      asm volatile("" : "+r"(tile));
+      tile = opaque(tile);
+      const u32 boxes = opaque(smem);
       const int key0 = tile * kTileN;
 
       float s[T::kMTiles][T::kSTiles][4] = {};
 #pragma unroll
       for (int step = 0; step < T::kSteps; ++step) {
         const u32 k = ring.next(tile, step);
-        mma_qk<T>(s, lanes, smem + T::kQOffset + step * T::kStepBoxes * (kTileM * kBoxRowBytes), k, step);
+        mma_qk<T>(s, lanes, boxes + T::kQOffset + step * T::kStepBoxes * (kTileM * kBoxRowBytes), k, step);
       }
 
       scores.apply(s, key0);
-      if (mask.touches(key0)) mask.apply(s, key0);
-      softmax.step(s, o, exchange);
+      mask.apply(s, key0);
+      softmax.step(s, o, RowExchange<T>{boxes + T::kStatsOffset});
 
       u32 weights[T::kMTiles][T::kKSlices][4];
-      make_p_operand<T>(weights, s, lanes, smem + T::kPOffset);
+      make_p_operand<T>(weights, s, lanes, boxes + T::kPOffset);
 
 #pragma unroll
       for (int step = 0; step < T::kSteps; ++step) {
@@ -78,9 +75,10 @@ struct SplitD {
       }
     }
 
-    softmax.finish(exchange);
-    store_output<T>(p, work, lanes, softmax, o, smem + T::kQOffset);
-    store_lse<T>(p, work, lanes, softmax);
+    softmax.finish(RowExchange<T>{smem + T::kStatsOffset});
+    const WorkTile rows(p, kTileM, kTileN);  // `work` again, whose registers the loop needed
+    store_output<T>(p, rows, softmax, o, smem + T::kQOffset);
+    store_lse<T>(p, rows, softmax);
   }
 };
 

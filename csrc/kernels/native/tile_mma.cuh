@@ -4,6 +4,7 @@
 // swizzle pattern serves every address.
 #pragma once
 
+#include "core/opaque.cuh"
 #include "core/swizzle.cuh"
 #include "core/types.cuh"
 #include "ptx/ldmatrix.cuh"
@@ -21,32 +22,35 @@ struct LaneOffset {
   __device__ u32 at(u32 box, u32 units) const { return (box + bytes) ^ (units << 4); }
 };
 
+// A thread's place in the block. Recomputed where it is used: registers are scarcer than these few instructions.
+template <class T>
+struct Lane {
+  static __device__ u32 index() { return opaque(threadIdx.x); }
+  static __device__ u32 warp_m() { return index() / 32 / T::kWarpsN; }
+  static __device__ u32 warp_n() { return index() / 32 % T::kWarpsN; }
+  static __device__ u32 g() { return index() % 32 / 4; }  // row within a fragment
+  static __device__ u32 t() { return index() % 4; }       // pair of columns
+};
+
+// The lane's ldmatrix addresses, kept in registers.
 template <class T>
 struct WarpLanes {
   static constexpr bool kWideS = T::kSCols >= 16;
   static constexpr bool kWideV = T::kVCols >= 16;
 
-  int warp_m;
-  int warp_n;
-  int g;          // lane / 4: row within a fragment
-  int t;          // lane % 4: pair of columns
-  LaneOffset a;   // operand A (Q or P), 16 x 16
-  LaneOffset k;   // operand B of S: two n-tiles x k16, or one n-tile x k32
-  LaneOffset v;   // operand B of O: k16 x two n-tiles, or k32 x one n-tile
-  u32 v_box;      // box of the step in which the warp's columns lie, bytes
+  LaneOffset a;  // operand A (Q or P), 16 x 16
+  LaneOffset k;  // operand B of S: two n-tiles x k16, or one n-tile x k32
+  LaneOffset v;  // operand B of O: k16 x two n-tiles, or k32 x one n-tile
 
-  __device__ WarpLanes() : WarpLanes(threadIdx.x & 31, threadIdx.x >> 5) {}
+  __device__ WarpLanes() : WarpLanes(threadIdx.x % 32, threadIdx.x / 32 / T::kWarpsN, threadIdx.x / 32 % T::kWarpsN) {}
 
  private:
-  __device__ WarpLanes(u32 lane, u32 warp)
-      : warp_m(warp / T::kWarpsN),
-        warp_n(warp % T::kWarpsN),
-        g(lane >> 2),
-        t(lane & 3),
-        a(warp_m * T::kRowsWarp + (lane & 15), lane >> 4),
-        k(warp_n * T::kSCols + (lane & 7) + (kWideS ? (lane >> 4) * 8 : 0), kWideS ? (lane >> 3) & 1 : lane >> 3),
-        v(kWideV ? lane & 15 : lane, v_unit(warp_n) + (kWideV ? lane >> 4 : 0)),
-        v_box(T::kWarpsN == 1 ? 0 : warp_n * T::kVCols / kBoxCols * T::kBoxBytes) {}
+  __device__ WarpLanes(u32 lane, u32 warp_m, u32 warp_n)
+      : a(warp_m * T::kRowsWarp + lane % 16, lane / 16),
+        k(warp_n * T::kSCols + lane % 8 + (kWideS ? lane / 16 * 8 : 0), kWideS ? lane / 8 % 2 : lane / 8),
+        v(kWideV ? lane % 16 : lane, v_unit(warp_n) + (kWideV ? lane / 16 : 0)) {
+    if constexpr (T::kWarpsN > 1) v.bytes += warp_n * T::kVCols / kBoxCols * T::kBoxBytes;
+  }
 
   // First unit, within its box, of the warp's columns of a V step.
   static __device__ u32 v_unit(u32 warp_n) { return T::kWarpsN == 1 ? 0 : warp_n * T::kVCols % kBoxCols / 8; }
@@ -148,7 +152,7 @@ __device__ __forceinline__ void mma_pv(float (&o)[T::kMTiles][T::kOTiles][4],
 #pragma unroll
         for (int n = 0; n < kGroup; n += 2) {
           if (T::kWarpsN == 1 && step * T::kStepCols + (first + n) * 8 >= T::kContractions * 16) break;
-          ptx::ldmatrix_x4_trans(b, lanes.v.at(v + lanes.v_box, (first + n) % 8) + rows);
+          ptx::ldmatrix_x4_trans(b, lanes.v.at(v, (first + n) % 8) + rows);
 #pragma unroll
           for (int m = 0; m < T::kMTiles; ++m) {
             sum.mma(o[m][step * T::kVTiles + first + n], m, n, p[m][kk], b[0], b[1]);
@@ -156,7 +160,7 @@ __device__ __forceinline__ void mma_pv(float (&o)[T::kMTiles][T::kOTiles][4],
           }
         }
       } else {  // one n-tile; a load serves two contraction steps
-        if (kk % 2 == 0) ptx::ldmatrix_x4_trans(b, lanes.v.at(v + lanes.v_box, 0) + rows);
+        if (kk % 2 == 0) ptx::ldmatrix_x4_trans(b, lanes.v.at(v, 0) + rows);
 #pragma unroll
         for (int m = 0; m < T::kMTiles; ++m) {
           sum.mma(o[m][step], m, 0, p[m][kk], b[kk % 2 * 2], b[kk % 2 * 2 + 1]);

@@ -25,14 +25,19 @@ struct Tile {
 };
 
 // `smem` is what a block may use on the arch: 99 KiB (sm_89, sm_120f), 163 KiB (sm_80) or 227 KiB (sm_90a, sm_100f).
-__host__ __device__ constexpr Tile prefill_tile(int head_dim, int smem) {
+__host__ __device__ constexpr Tile prefill_tile(int head_dim, int smem, bool spare_registers) {
   const bool roomy = smem >= 160 * 1024;
+  if (spare_registers) {
+    if (head_dim <= 128) return {128, 64, 8, 1, 2};
+    if (head_dim <= 384) return {64, 64, 2, 4, 1};
+    return head_dim <= 768 ? Tile{32, 64, 1, 8, 1} : Tile{32, 64, 2, 4, 1};
+  }
   if (head_dim <= 64) return {128, 64, 4, 1, 1};
   if (head_dim <= 128) return roomy ? Tile{128, 64, 4, 1, 2} : Tile{128, 64, 8, 1, 2};
   if (head_dim <= 256) return roomy ? Tile{128, 64, 4, 2, 2} : Tile{128, 64, 8, 1, 1};
   if (head_dim <= 320) return roomy ? Tile{128, 64, 4, 2, 1} : Tile{64, 64, 2, 4, 1};
   if (head_dim <= 512) return roomy ? Tile{64, 128, 2, 4, 2} : Tile{64, 64, 2, 4, 1};
-  if (head_dim <= 640) return roomy ? Tile{64, 64, 2, 4, 2} : Tile{32, 64, 1, 8, 1};
+  if (head_dim <= 640) return roomy ? Tile{64, 64, 2, 4, 1} : Tile{32, 64, 1, 8, 1};
   return roomy ? Tile{32, 128, 1, 8, 2} : Tile{32, 64, 1, 8, 1};
 }
 
@@ -47,7 +52,7 @@ __host__ __device__ constexpr int step_boxes(int limit, int boxes, int fitting) 
 template <class Variant>
 struct PrefillTraits {
   using Element = typename Variant::Element;
-  static constexpr Tile kTile = prefill_tile(Variant::kHeadDim, Variant::kSmemBlock);
+  static constexpr Tile kTile = prefill_tile(Variant::kHeadDim, Variant::kSmemBlock, Variant::kAccF16);
   static constexpr bool kAccF16 = Variant::kAccF16;
   static constexpr bool kBias = Variant::kBias;
   static constexpr bool kBiasF32 = Variant::kBiasF32;
@@ -95,6 +100,12 @@ struct PrefillTraits {
   static constexpr int kVTiles = kVCols / 8;
   static constexpr int kOTiles = kSteps * kVTiles;
   static constexpr int kKSlices = kTileN / 16;  // contraction steps of P V
+
+  // True when raw scores are to be negated: without a mask tensor the sign of the scale is not in `factor`.
+  template <class Params>
+  static __device__ bool turns(const Params& p) {
+    return !kAnyBias && p.scale_log2 < 0.0f;
+  }
 
   static_assert(kStages >= 2, "shared memory does not hold two stages");
   static_assert(kSmemBytes <= Variant::kSmemBlock);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "abi/attention_params.h"
+#include "core/opaque.cuh"
 #include "core/types.cuh"
 
 namespace ffpa::native {
@@ -17,8 +18,9 @@ struct WorkTile {
   // the longest tiles of a head start first.
   __device__ WorkTile(const abi::AttentionParams& p, int tile_m, int tile_n) {
     const u32 q_tiles = static_cast<u32>(p.q_tiles);
-    const u32 batch_head = blockIdx.x / q_tiles;
-    const u32 place = blockIdx.x - batch_head * q_tiles;
+    const u32 block = opaque(blockIdx.x);  // so that a second WorkTile is computed anew
+    const u32 batch_head = block / q_tiles;
+    const u32 place = block - batch_head * q_tiles;
     batch = static_cast<int>(batch_head / static_cast<u32>(p.heads));
     head = static_cast<int>(batch_head) - batch * p.heads;
     kv_head = head / p.group;
