@@ -2,12 +2,9 @@
 // libraries default to cost a GPU-wide memory barrier and a cache invalidation on each wait.
 #pragma once
 
-namespace ffpa::ptx {
+#include "ptx/memory.cuh"
 
-// The shared-window address of a pointer to shared memory, as PTX operands want it.
-__device__ __forceinline__ unsigned shared_address(const void* pointer) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-}
+namespace ffpa::ptx {
 
 // A barrier in shared memory, named by its address. Phases alternate parity, starting with 0.
 struct Mbarrier {
@@ -30,6 +27,11 @@ struct Mbarrier {
   // An arrival that also makes the phase wait for `bytes` written by the copy engine.
   __device__ __forceinline__ void arrive_expect(unsigned bytes) const {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes) : "memory");
+  }
+
+  // Makes the current phase wait for `bytes` more, without an arrival.
+  __device__ __forceinline__ void expect(unsigned bytes) const {
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(address), "r"(bytes) : "memory");
   }
 
   // Blocks until the phase of the given parity is complete.

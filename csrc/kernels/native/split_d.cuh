@@ -20,6 +20,51 @@
 
 namespace ffpa::native {
 
+// One block's rows of O and LSE, by T::kThreads threads. `ring` gives them Q, K and V.
+template <class T, class Ring>
+__device__ __forceinline__ void attend_rows(const abi::AttentionParams& p, const WorkTile& work, u32 smem, Ring& ring) {
+  const WarpLanes<T> lanes;
+  const PositionMask<T> mask(p, work.row0);
+  const Scores<T> scores(p, work);
+  OnlineSoftmax<T> softmax(scores.factor());
+
+  float o[T::kMTiles][T::kOTiles][4] = {};
+#pragma unroll 1
+  for (int tile = 0; tile < work.kv_tiles; ++tile) {
+    tile = opaque(tile);
+    const u32 boxes = opaque(smem);
+    const int key0 = tile * T::kTileN;
+
+    float s[T::kMTiles][T::kSTiles][4] = {};
+#pragma unroll
+    for (int step = 0; step < T::kSteps; ++step) {
+      const u32 k = ring.next(tile, step);
+      mma_qk<T>(s, lanes, boxes + T::kQOffset + step * T::kStepBoxes * (T::kTileM * kBoxRowBytes), k, step);
+      ring.release(tile, step);
+    }
+
+    scores.apply(s, key0);
+    mask.apply(s, key0);
+    softmax.step(s, o, RowExchange<T>{boxes + T::kStatsOffset});
+
+    u32 weights[T::kMTiles][T::kKSlices][4];
+    make_p_operand<T>(weights, s, lanes, boxes + T::kPOffset);
+
+#pragma unroll
+    for (int step = 0; step < T::kSteps; ++step) {
+      const u32 v = ring.next(tile, T::kSteps + step);
+      mma_pv<T>(o, weights, lanes, v, step);
+      ring.release(tile, T::kSteps + step);
+    }
+  }
+  ring.drain();
+
+  softmax.finish(RowExchange<T>{smem + T::kStatsOffset});
+  const WorkTile rows(p, T::kTileM, T::kTileN);  // `work` again, whose registers the loop needed
+  store_output<T>(p, rows, softmax, o, smem + T::kQOffset);
+  store_lse<T>(p, rows, softmax);
+}
+
 template <class Variant>
 struct SplitD {
   using Params = abi::AttentionParams;
@@ -41,44 +86,7 @@ struct SplitD {
     const u32 smem = ptx::shared_address(shared);
     const WorkTile work(p, kTileM, kTileN);
     CpAsyncRing<T> ring(p, work, smem);
-
-    const WarpLanes<T> lanes;
-    const PositionMask<T> mask(p, work.row0);
-    const Scores<T> scores(p, work);
-    OnlineSoftmax<T> softmax(scores.factor());
-
-    float o[T::kMTiles][T::kOTiles][4] = {};
-#pragma unroll 1
-    for (int tile = 0; tile < work.kv_tiles; ++tile) {
-      tile = opaque(tile);
-      const u32 boxes = opaque(smem);
-      const int key0 = tile * kTileN;
-
-      float s[T::kMTiles][T::kSTiles][4] = {};
-#pragma unroll
-      for (int step = 0; step < T::kSteps; ++step) {
-        const u32 k = ring.next(tile, step);
-        mma_qk<T>(s, lanes, boxes + T::kQOffset + step * T::kStepBoxes * (kTileM * kBoxRowBytes), k, step);
-      }
-
-      scores.apply(s, key0);
-      mask.apply(s, key0);
-      softmax.step(s, o, RowExchange<T>{boxes + T::kStatsOffset});
-
-      u32 weights[T::kMTiles][T::kKSlices][4];
-      make_p_operand<T>(weights, s, lanes, boxes + T::kPOffset);
-
-#pragma unroll
-      for (int step = 0; step < T::kSteps; ++step) {
-        const u32 v = ring.next(tile, T::kSteps + step);
-        mma_pv<T>(o, weights, lanes, v, step);
-      }
-    }
-
-    softmax.finish(RowExchange<T>{smem + T::kStatsOffset});
-    const WorkTile rows(p, kTileM, kTileN);  // `work` again, whose registers the loop needed
-    store_output<T>(p, rows, softmax, o, smem + T::kQOffset);
-    store_lse<T>(p, rows, softmax);
+    attend_rows<T>(p, work, smem, ring);
   }
 };
 
