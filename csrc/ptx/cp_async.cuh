@@ -11,6 +11,11 @@ __device__ __forceinline__ void cp_async_16(u32 shared, const void* global, bool
                : "memory");
 }
 
+// Copies the first `bytes` of 16 bytes and zeroes the others.
+__device__ __forceinline__ void cp_async_16_partial(u32 shared, const void* global, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(bytes) : "memory");
+}
+
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits until at most `kPending` of this thread's groups are in flight.

@@ -27,6 +27,23 @@ __device__ __forceinline__ u32 load_shared_u32(u32 address) {
   return x;
 }
 
+__device__ __forceinline__ u32 load_shared_u16(u32 address) {
+  u16 x;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(address) : "memory");
+  return x;
+}
+
+__device__ __forceinline__ float2 load_shared_f32x2(u32 address) {
+  float2 x;
+  asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address) : "memory");
+  return x;
+}
+
+__device__ __forceinline__ void store_shared_16(u32 address, const u32 (&x)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+               : "memory");
+}
+
 __device__ __forceinline__ uint4 load_shared_16(u32 address) {
   uint4 x;
   asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"

@@ -5,7 +5,6 @@
 #include "core/swizzle.cuh"
 #include "kernels/native/fragment.cuh"
 #include "kernels/native/softmax.cuh"
-#include "kernels/native/work_tile.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/math.cuh"
 #include "ptx/memory.cuh"
@@ -14,7 +13,7 @@ namespace ffpa::native {
 
 // O passes through the shared memory of Q, so that global stores are whole rows of 16-byte units.
 template <class T>
-__device__ __forceinline__ void store_output(const abi::AttentionParams& p, const WorkTile& w,
+__device__ __forceinline__ void store_output(const abi::AttentionParams& p, const typename T::Work& w,
                                              const OnlineSoftmax<T>& softmax,
                                              float (&o)[T::kMTiles][T::kOTiles][4], u32 boxes) {
   using Element = typename T::Element;
@@ -60,16 +59,16 @@ __device__ __forceinline__ void store_output(const abi::AttentionParams& p, cons
 }
 
 template <class T>
-__device__ __forceinline__ void store_lse(const abi::AttentionParams& p, const WorkTile& w,
+__device__ __forceinline__ void store_lse(const abi::AttentionParams& p, const typename T::Work& w,
                                           const OnlineSoftmax<T>& softmax) {
   if (p.lse == nullptr || Lane<T>::warp_n() != 0 || Lane<T>::t() != 0) return;
-  const FragmentPlace<T> place(w.row0, 0);
+  const FragmentPlace<T> place(0);
   float* out = p.lse + (static_cast<i64>(w.batch) * p.heads + w.head) * p.q_len;
 #pragma unroll
   for (int m = 0; m < T::kMTiles; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = place.row(m, half);
+      const int row = w.row0 + place.row(m, half);
       if (row < p.q_len) out[row] = softmax.lse(m, half);
     }
   }

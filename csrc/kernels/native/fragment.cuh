@@ -1,4 +1,4 @@
-// Where the elements of a warp's S fragment lie in the S of its head.
+// Where the elements of a warp's S fragment lie: row of the work tile, key.
 #pragma once
 
 #include "kernels/native/tile_mma.cuh"
@@ -7,11 +7,11 @@ namespace ffpa::native {
 
 template <class T>
 struct FragmentPlace {
-  int row0;  // query row of element (m, half) = (0, 0)
+  int row0;  // row, in the work tile, of element (m, half) = (0, 0)
   int col0;  // key of element (n, j) = (0, 0)
 
-  __device__ FragmentPlace(int tile_row0, int key0)
-      : row0(tile_row0 + Lane<T>::warp_m() * T::kRowsWarp + Lane<T>::g()),
+  __device__ explicit FragmentPlace(int key0)
+      : row0(Lane<T>::warp_m() * T::kRowsWarp + Lane<T>::g()),
         col0(key0 + Lane<T>::warp_n() * T::kSCols + 2 * Lane<T>::t()) {}
 
   __device__ int row(int m, int half) const { return row0 + m * 16 + half * 8; }

@@ -6,61 +6,35 @@
 #pragma once
 
 #include "abi/attention_params.h"
-#include "core/opaque.cuh"
 #include "core/swizzle.cuh"
-#include "kernels/native/work_tile.cuh"
+#include "kernels/native/copy_boxes.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/cp_async.cuh"
 
 namespace ffpa::native {
 
-// Copies kRows x 64 columns a box with all threads of the block; rows from `rows` and columns from `cols` on become zero.
-template <int kRows, int kBoxCount, int kThreads>
-__device__ __forceinline__ void copy_boxes(u32 shared, const char* source, i64 row_bytes, int rows, int cols) {
-  constexpr int kRowsPass = kThreads / 8;
-  static_assert(kRows % kRowsPass == 0);
-  const u32 thread = opaque(threadIdx.x);  // its products with row_bytes are cheaper to repeat than to keep
-  const int unit = thread & 7;
-  const int row0 = thread >> 3;
-  // kRowsPass is a multiple of 8, so the swizzle of a thread's unit is the same in every pass.
-  const u32 target = shared + swizzled(row0, unit);
-  const char* from = source + row0 * row_bytes + unit * 16;
-#pragma unroll
-  for (int pass = 0; pass < kRows / kRowsPass; ++pass) {
-    const bool row_valid = row0 + pass * kRowsPass < rows;
-#pragma unroll
-    for (int box = 0; box < kBoxCount; ++box) {
-      const bool valid = row_valid && box * kBoxCols + unit * 8 < cols;
-      ptx::cp_async_16(target + box * (kRows * kBoxRowBytes) + pass * (kRowsPass * kBoxRowBytes),
-                       from + box * kBoxRowBytes, valid);
-    }
-    from += kRowsPass * row_bytes;
-  }
-}
-
 template <class T>
 class CpAsyncRing {
  public:
-  // Starts the copy of Q, which the first `next()` waits for, and of the first kStages - 1 steps.
-  __device__ CpAsyncRing(const abi::AttentionParams& p, const WorkTile& w, u32 smem)
+  // Starts the copy of the first kStages - 1 steps. Copies begun before (Q) have arrived at the first `next`.
+  __device__ CpAsyncRing(const abi::AttentionParams& p, const typename T::Work& w, u32 smem)
       : p_(p),
         k_(static_cast<const char*>(p.k) + 2 * (w.batch * p.k_stride.batch + w.kv_head * p.k_stride.head)),
         v_(static_cast<const char*>(p.v) + 2 * (w.batch * p.v_stride.batch + w.kv_head * p.v_stride.head)),
         tiles_(w.kv_tiles),
         ring_(smem + T::kRingOffset) {
-    const char* q = static_cast<const char*>(p.q) +
-                    2 * (w.batch * p.q_stride.batch + w.head * p.q_stride.head + w.row0 * p.q_stride.row);
-    copy_boxes<T::kTileM, T::kBoxes, T::kThreads>(smem + T::kQOffset, q, 2 * p.q_stride.row, p.q_len - w.row0,
-                                                  p.head_dim);
 #pragma unroll
-    for (int step = 0; step < T::kStages - 1; ++step) start_step(0, step);
+    for (int step = 0; step < T::kStages - 1; ++step) start_step(w.kv_begin, step);
   }
 
   // Waits for step `step` of tile `tile`: steps 0 .. kSteps - 1 are K's, kSteps .. 2 kSteps - 1 are V's. Call in order,
   // with a `step` that is constant once loops are unrolled: what to copy next is then known when compiling.
-  __device__ __forceinline__ u32 next(int tile, int step) {
+  // `also` may start further copies; they have arrived when the step that this call begins to copy has.
+  template <class Also>
+  __device__ __forceinline__ u32 next(int tile, int step, Also also) {
     ptx::cp_async_wait<T::kStages - 2>();
     ptx::block_sync();  // the step has arrived for every thread, and every thread is done with the step before it
+    also();
     start_step(tile, step + T::kStages - 1);  // into the slot that this frees; the one after it holds the step
     return ring_ + slot_;
   }
@@ -68,6 +42,10 @@ class CpAsyncRing {
   __device__ __forceinline__ void release(int, int) {}  // the barrier of the following `next` says so
 
   __device__ __forceinline__ void drain() { ptx::cp_async_wait<0>(); }
+
+  __device__ __forceinline__ u32 next(int tile, int step) {
+    return next(tile, step, [] {});
+  }
 
  private:
   __device__ __forceinline__ void start_step(int tile, int step) {

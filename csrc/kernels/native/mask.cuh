@@ -4,7 +4,6 @@
 
 #include "abi/attention_params.h"
 #include "kernels/native/fragment.cuh"
-#include "kernels/native/work_tile.cuh"
 #include "ptx/math.cuh"
 
 namespace ffpa::native {
@@ -12,20 +11,21 @@ namespace ffpa::native {
 template <class T>
 class PositionMask {
  public:
-  __device__ PositionMask(const abi::AttentionParams& p, int tile_row0)
+  __device__ PositionMask(const abi::AttentionParams& p, const typename T::Work& w)
       : p_(p),
-        untouched_(T::turns(p) ? 0 : min(p.kv_len, p.causal ? tile_row0 + p.causal_offset + 1 : p.kv_len)) {}
+        untouched_(T::turns(p) ? 0 : min(p.kv_len, p.causal ? w.first_query() + p.causal_offset + 1 : p.kv_len)) {}
 
   __device__ __forceinline__ void apply(float (&s)[T::kMTiles][T::kSTiles][4], int key0) const {
     if (key0 + T::kTileN <= untouched_) return;
-    const WorkTile work(p_, T::kTileM, T::kTileN);  // anew, because the pass is rare and registers are not
-    const FragmentPlace<T> place(work.row0, key0);
+    const typename T::Work work(p_);  // anew, because the pass is rare and registers are not
+    const FragmentPlace<T> place(key0);
     const float sign = T::turns(p_) ? -1.0f : 1.0f;
 #pragma unroll
     for (int m = 0; m < T::kMTiles; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int end = p_.causal ? min(p_.kv_len, place.row(m, half) + p_.causal_offset + 1) : p_.kv_len;
+        const int query = work.query(p_, place.row(m, half));
+        const int end = p_.causal ? min(p_.kv_len, query + p_.causal_offset + 1) : p_.kv_len;
 #pragma unroll
         for (int n = 0; n < T::kSTiles; ++n) {
 #pragma unroll

@@ -7,6 +7,8 @@
 #include "abi/attention_params.h"
 #include "core/kernel_entry.cuh"
 #include "core/opaque.cuh"
+#include "kernels/native/copy_boxes.cuh"
+#include "kernels/native/dropout.cuh"
 #include "kernels/native/epilogue.cuh"
 #include "kernels/native/kv_ring.cuh"
 #include "kernels/native/mask.cuh"
@@ -15,6 +17,7 @@
 #include "kernels/native/softmax.cuh"
 #include "kernels/native/tile_mma.cuh"
 #include "kernels/native/tiles.cuh"
+#include "kernels/native/traits.cuh"
 #include "kernels/native/work_tile.cuh"
 #include "ptx/memory.cuh"
 
@@ -22,10 +25,10 @@ namespace ffpa::native {
 
 // One block's rows of O and LSE, by T::kThreads threads. `ring` gives them Q, K and V.
 template <class T, class Ring>
-__device__ __forceinline__ void attend_rows(const abi::AttentionParams& p, const WorkTile& work, u32 smem, Ring& ring) {
+__device__ __forceinline__ void attend_rows(const abi::AttentionParams& p, const typename T::Work& work,
+                                            const Scores<T>& scores, u32 smem, Ring& ring) {
   const WarpLanes<T> lanes;
-  const PositionMask<T> mask(p, work.row0);
-  const Scores<T> scores(p, work);
+  const PositionMask<T> mask(p, work);
   OnlineSoftmax<T> softmax(scores.factor());
 
   float o[T::kMTiles][T::kOTiles][4] = {};
@@ -43,16 +46,19 @@ __device__ __forceinline__ void attend_rows(const abi::AttentionParams& p, const
       ring.release(tile, step);
     }
 
-    scores.apply(s, key0);
+    scores.apply(s);
     mask.apply(s, key0);
     softmax.step(s, o, RowExchange<T>{boxes + T::kStatsOffset});
+    if constexpr (T::kDropout) Dropout<T>(p).apply(s, key0);
 
     u32 weights[T::kMTiles][T::kKSlices][4];
     make_p_operand<T>(weights, s, lanes, boxes + T::kPOffset);
 
 #pragma unroll
     for (int step = 0; step < T::kSteps; ++step) {
-      const u32 v = ring.next(tile, T::kSteps + step);
+      const u32 v = ring.next(tile, T::kSteps + step, [&] {
+        if (step == 0) scores.start(tile + 1);
+      });
       mma_pv<T>(o, weights, lanes, v, step);
       ring.release(tile, T::kSteps + step);
     }
@@ -60,7 +66,7 @@ __device__ __forceinline__ void attend_rows(const abi::AttentionParams& p, const
   ring.drain();
 
   softmax.finish(RowExchange<T>{smem + T::kStatsOffset});
-  const WorkTile rows(p, T::kTileM, T::kTileN);  // `work` again, whose registers the loop needed
+  const typename T::Work rows(p);  // `work` again, whose registers the loop needed
   store_output<T>(p, rows, softmax, o, smem + T::kQOffset);
   store_lse<T>(p, rows, softmax);
 }
@@ -68,7 +74,7 @@ __device__ __forceinline__ void attend_rows(const abi::AttentionParams& p, const
 template <class Variant>
 struct SplitD {
   using Params = abi::AttentionParams;
-  using T = PrefillTraits<Variant>;
+  using T = Traits<Variant, PrefillTiles, PrefillWork>;
   static constexpr int kThreads = T::kThreads;
   static constexpr int kMinBlocks = 1;
   static constexpr int kSmemBytes = T::kSmemBytes;
@@ -84,9 +90,11 @@ struct SplitD {
   static __device__ __forceinline__ void run(const Params& p) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 smem = ptx::shared_address(shared);
-    const WorkTile work(p, kTileM, kTileN);
+    const typename T::Work work(p);
+    const Scores<T> scores(p, work, smem);
+    copy_query_tile<T>(p, work, smem + T::kQOffset);
     CpAsyncRing<T> ring(p, work, smem);
-    attend_rows<T>(p, work, smem, ring);
+    attend_rows<T>(p, work, scores, smem, ring);
   }
 };
 

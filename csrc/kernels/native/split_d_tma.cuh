@@ -9,7 +9,7 @@ namespace ffpa::native {
 template <class Variant>
 struct SplitDTma {
   using Params = abi::TmaAttentionParams;
-  using T = PrefillTraits<Variant>;
+  using T = Traits<Variant, PrefillTiles, PrefillWork>;
   static constexpr int kThreads = T::kThreads;
   static constexpr int kMinBlocks = 1;
   static constexpr int kSmemBytes = TmaSlots<T>::kSmemBytes;
@@ -26,9 +26,10 @@ struct SplitDTma {
   static __device__ __forceinline__ void run(const Params& p) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 smem = ptx::shared_address(shared);
-    const WorkTile work(p.a, kTileM, kTileN);
+    const typename T::Work work(p.a);
+    const Scores<T> scores(p.a, work, smem);
     TmaRing<T> ring(p, work, smem);
-    attend_rows<T>(p.a, work, smem, ring);
+    attend_rows<T>(p.a, work, scores, smem, ring);
   }
 };
 

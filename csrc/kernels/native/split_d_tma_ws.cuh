@@ -10,7 +10,7 @@ namespace ffpa::native {
 template <class Variant>
 struct SplitDTmaWs {
   using Params = abi::TmaAttentionParams;
-  using T = PrefillTraits<Variant>;
+  using T = Traits<Variant, PrefillTiles, PrefillWork>;
   static constexpr int kProducerThreads = 128;  // registers change hands by warpgroups
   static constexpr int kThreads = T::kThreads + kProducerThreads;
   // With four consumer warps two blocks share a multiprocessor, and so its registers.
@@ -35,11 +35,12 @@ struct SplitDTmaWs {
     const TmaSlots<T> slots{smem};
     slots.init();
     const int warp = ptx::uniform(opaque(threadIdx.x) / 32);
-    const WorkTile work(p.a, kTileM, kTileN);
+    const typename T::Work work(p.a);
     if (warp < T::kThreads / 32) {
       ptx::claim_registers<kConsumerRegisters>();
+      const Scores<T> scores(p.a, work, smem);
       TmaReader<T> ring(slots);
-      attend_rows<T>(p.a, work, smem, ring);
+      attend_rows<T>(p.a, work, scores, smem, ring);
     } else {
       ptx::release_registers<kProducerRegisters>();
       if (warp == T::kThreads / 32 && ptx::elect_one()) produce<T>({p, work, slots});

@@ -1,4 +1,4 @@
-// The one table of tile sizes of the prefill kernel.
+// The one table of tile sizes.
 //
 // A block owns tile_m query rows and walks the keys tile_n at a time. Its warps form a warps_m x warps_n grid: along M they
 // split the rows; along N they split the keys of S = Q K^T and the head dim of O = P V.
@@ -24,16 +24,23 @@ struct Tile {
   int max_step_boxes;  // boxes (64 columns) of K or V between two barriers, at most
 };
 
+// What a variant needs beyond the plain kernel.
+struct Demands {
+  bool acc_f16;
+  bool plain;      // neither mask tensor nor dropout
+  int mask_bytes;  // shared memory an element of the mask; a boolean mask fits where an additive one does
+};
+
 // `smem` is what a block may use on the arch: 99 KiB (sm_89, sm_120f), 163 KiB (sm_80) or 227 KiB (sm_90a, sm_100f).
-__host__ __device__ constexpr Tile prefill_tile(int head_dim, int smem, bool spare_registers) {
+__host__ __device__ constexpr Tile preferred_tile(int head_dim, int smem, Demands demands) {
   const bool roomy = smem >= 160 * 1024;
-  if (spare_registers) {
+  if (demands.acc_f16) {  // the f16 partials need registers of their own
     if (head_dim <= 128) return {128, 64, 8, 1, 2};
     if (head_dim <= 384) return {64, 64, 2, 4, 1};
     return head_dim <= 768 ? Tile{32, 64, 1, 8, 1} : Tile{32, 64, 2, 4, 1};
   }
   if (head_dim <= 64) return {128, 64, 4, 1, 1};
-  if (head_dim <= 128) return roomy ? Tile{128, 64, 4, 1, 2} : Tile{128, 64, 8, 1, 2};
+  if (head_dim <= 128) return roomy ? Tile{128, 64, 4, 1, demands.plain ? 2 : 1} : Tile{128, 64, 8, 1, 2};
   if (head_dim <= 256) return roomy ? Tile{128, 64, 4, 2, 2} : Tile{128, 64, 8, 1, 1};
   if (head_dim <= 320) return roomy ? Tile{128, 64, 4, 2, 1} : Tile{64, 64, 2, 4, 1};
   if (head_dim <= 512) return roomy ? Tile{64, 128, 2, 4, 2} : Tile{64, 64, 2, 4, 1};
@@ -48,71 +55,30 @@ __host__ __device__ constexpr int step_boxes(int limit, int boxes, int fitting) 
   return n;
 }
 
-// Everything about a prefill kernel that follows from its variant.
-template <class Variant>
-struct PrefillTraits {
-  using Element = typename Variant::Element;
-  static constexpr Tile kTile = prefill_tile(Variant::kHeadDim, Variant::kSmemBlock, Variant::kAccF16);
-  static constexpr bool kAccF16 = Variant::kAccF16;
-  static constexpr bool kBias = Variant::kBias;
-  static constexpr bool kBiasF32 = Variant::kBiasF32;
-  static constexpr bool kAnyBias = kBias || kBiasF32;
-  static constexpr bool kDropout = Variant::kDropout;
-
-  static constexpr int kTileM = kTile.m;
-  static constexpr int kTileN = kTile.n;
-  static constexpr int kWarpsM = kTile.warps_m;
-  static constexpr int kWarpsN = kTile.warps_n;
-  static constexpr int kThreads = 32 * kWarpsM * kWarpsN;
-  static constexpr int kGroupThreads = 32 * kWarpsN;  // the warps that share query rows
-  static constexpr int kRowsWarp = kTileM / kWarpsM;
-  static constexpr int kMTiles = kRowsWarp / 16;
-
-  // Head dim in boxes, 16-wide contraction steps and pipeline steps.
-  static constexpr int kHeadDim = Variant::kHeadDim;
-  static constexpr int kBoxes = ceil_div(kHeadDim, kBoxCols);
-  static constexpr int kContractions = ceil_div(kHeadDim, 16);
-  static constexpr int kBoxBytes = kTileN * kBoxRowBytes;
-
-  // Shared memory: Q (later O) | P | ring | row statistics.
-  static constexpr int kQBytes = kTileM * kBoxRowBytes * kBoxes;
-  static constexpr int kPBytes = kWarpsN > 1 ? kTileM * kTileN * 2 : 0;
-  static constexpr int kStatsBytes = kWarpsN > 1 ? kWarpsN * kTileM * 4 : 0;
-  static constexpr int kRingBudget = Variant::kSmemBlock - kQBytes - kPBytes - kStatsBytes;
-
-  static constexpr int kStepBoxes = step_boxes(kTile.max_step_boxes, kBoxes, kRingBudget / kBoxBytes / Variant::kStages);
-  static constexpr int kStepCols = kStepBoxes * kBoxCols;
-  static constexpr int kSteps = kBoxes / kStepBoxes;  // of K, and again of V, for one tile of keys
-  static constexpr int kStageBytes = kStepBoxes * kBoxBytes;
-  // The stages asked for, or as many as fit.
-  static constexpr int kStages = min_of(Variant::kStages, kRingBudget / kStageBytes);
-
-  static constexpr int kQOffset = 0;
-  static constexpr int kPOffset = kQOffset + kQBytes;
-  static constexpr int kRingOffset = kPOffset + kPBytes;
-  static constexpr int kStatsOffset = kRingOffset + kStages * kStageBytes;
-  static constexpr int kSmemBytes = kStatsOffset + kStatsBytes;
-
-  // A warp's share of S: kRowsWarp x kSCols. Its share of every V step: kVCols columns.
-  static constexpr int kSCols = kTileN / kWarpsN;
-  static constexpr int kSTiles = kSCols / 8;
-  static constexpr int kVCols = kStepCols / kWarpsN;
-  static constexpr int kVTiles = kVCols / 8;
-  static constexpr int kOTiles = kSteps * kVTiles;
-  static constexpr int kKSlices = kTileN / 16;  // contraction steps of P V
-
-  // True when raw scores are to be negated: without a mask tensor the sign of the scale is not in `factor`.
-  template <class Params>
-  static __device__ bool turns(const Params& p) {
-    return !kAnyBias && p.scale_log2 < 0.0f;
+struct PrefillTiles {
+  // The preferred tile, or a smaller one where the mask's tile leaves no room for two boxes.
+  static __host__ __device__ constexpr Tile choose(int head_dim, int smem, Demands demands) {
+    const Tile tile = preferred_tile(head_dim, smem, demands);
+    const int q = tile.m * kBoxRowBytes * ceil_div(head_dim, kBoxCols);
+    const int p = tile.warps_n > 1 ? tile.m * tile.n * 2 + tile.warps_n * tile.m * 4 : 0;
+    if (q + p + tile.m * tile.n * demands.mask_bytes + 2 * tile.n * kBoxRowBytes <= smem) return tile;
+    return head_dim <= 256 ? Tile{64, 64, 4, 1, 1} : Tile{32, 64, 1, 8, 1};
   }
+  // Shared memory a block plans with.
+  static __host__ __device__ constexpr int budget(int, int smem) { return smem; }
+};
 
-  static_assert(kStages >= 2, "shared memory does not hold two stages");
-  static_assert(kSmemBytes <= Variant::kSmemBlock);
-  static_assert(kPOffset % 1024 == 0 && kRingOffset % 1024 == 0 && kStageBytes % 1024 == 0);
-  static_assert(kRowsWarp % 16 == 0 && kSCols >= 8 && kVCols >= 8 && kTileN % kBoxCols == 0);
-  static_assert(kWarpsN == 1 || kVCols <= kBoxCols, "a warp's columns of a V step lie in one box");
-  static_assert(!kAccF16 || is_same<Element, fp16>, "f16 accumulators take fp16 inputs");
+// Decode: the rows of a query-head group fill one MMA tile of 16, and all warps split the keys of S and the columns of O.
+// The kernel waits for memory, so shared memory is planned for two blocks a multiprocessor: copies of one in flight while
+// the other computes.
+struct DecodeTiles {
+  static __host__ __device__ constexpr Tile choose(int head_dim, int smem, Demands demands) {
+    const bool wide = smem >= 160 * 1024 && head_dim <= 256 && demands.mask_bytes <= 2;
+    return {16, wide ? 128 : 64, 1, head_dim <= 512 ? 4 : 8, head_dim <= 512 ? 2 : 4};
+  }
+  static __host__ __device__ constexpr int budget(int head_dim, int smem) {
+    return head_dim <= 512 ? smem / 2 - 1024 : smem;
+  }
 };
 
 }  // namespace ffpa::native

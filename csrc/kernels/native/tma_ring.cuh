@@ -6,8 +6,8 @@
 #include "abi/attention_params.h"
 #include "core/opaque.cuh"
 #include "core/swizzle.cuh"
-#include "kernels/native/work_tile.cuh"
 #include "ptx/barrier.cuh"
+#include "ptx/cp_async.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
@@ -45,7 +45,7 @@ struct TmaSlots {
 template <class T>
 struct TmaLoader {
   const abi::TmaAttentionParams& p;
-  WorkTile work;
+  typename T::Work work;
   TmaSlots<T> slots;
 
   // Q, which the first step of K brings along: slot 0 is full when both are there.
@@ -96,10 +96,24 @@ class TmaReader {
  public:
   __device__ explicit TmaReader(TmaSlots<T> slots) : slots_(slots) {}
 
+  // As in kv_ring.cuh. What `also` starts in a tile's first step of V has arrived after the last step of K of the next tile.
   __device__ __forceinline__ u32 next(int tile, int step) const {
     const RingPlace<T> place(tile, step);
+    if constexpr (T::kAnyBias) {
+      if (step == T::kSteps - 1) {
+        ptx::cp_async_commit();
+        ptx::cp_async_wait<0>();
+        ptx::group_sync<T::kThreads>(0);
+      }
+    }
     slots_.full(place.slot).wait(place.parity);
     return slots_.address(place.slot);
+  }
+
+  template <class Also>
+  __device__ __forceinline__ u32 next(int tile, int step, Also also) const {
+    start(step, also);
+    return next(tile, step);
   }
 
   __device__ __forceinline__ void release(int tile, int step) const {
@@ -109,6 +123,14 @@ class TmaReader {
   __device__ __forceinline__ void drain() const {}  // no more is asked for than is read
 
  protected:
+  template <class Also>
+  __device__ __forceinline__ void start(int step, Also also) const {
+    if constexpr (T::kAnyBias) {
+      if (step == T::kSteps) ptx::group_sync<T::kThreads>(0);  // nobody reads the mask of this tile any more
+    }
+    also();
+  }
+
   TmaSlots<T> slots_;
 };
 
@@ -141,7 +163,7 @@ __device__ __forceinline__ void produce(const TmaLoader<T>& loader) {
 template <class T>
 class TmaRing : public TmaReader<T> {
  public:
-  __device__ TmaRing(const abi::TmaAttentionParams& p, const WorkTile& work, u32 smem)
+  __device__ TmaRing(const abi::TmaAttentionParams& p, const typename T::Work& work, u32 smem)
       : TmaReader<T>({smem}), loader_{p, work, {smem}}, fills_(ptx::uniform(opaque(threadIdx.x) / 32) == 0) {
     slots_.init();
     if (fills_ && work.kv_tiles > 0 && ptx::elect_one()) {
@@ -155,6 +177,12 @@ class TmaRing : public TmaReader<T> {
     // The slot that was released last has its turn again kStages - 1 steps after this one.
     if (fills_ && ptx::elect_one()) fill(tile, step + T::kStages - 1);
     return TmaReader<T>::next(tile, step);
+  }
+
+  template <class Also>
+  __device__ __forceinline__ u32 next(int tile, int step, Also also) const {
+    TmaReader<T>::start(step, also);
+    return next(tile, step);
   }
 
  private:
