@@ -9,7 +9,7 @@ namespace ffpa::native {
 template <class Variant>
 struct SplitDTma {
   using Params = abi::TmaAttentionParams;
-  using T = Traits<Variant, PrefillTiles, PrefillWork>;
+  using T = Traits<Variant, TmaTiles, PrefillWork>;
   static constexpr int kThreads = T::kThreads;
   static constexpr int kMinBlocks = 1;
   static constexpr int kSmemBytes = TmaSlots<T>::kSmemBytes;

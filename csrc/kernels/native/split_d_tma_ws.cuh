@@ -10,7 +10,7 @@ namespace ffpa::native {
 template <class Variant>
 struct SplitDTmaWs {
   using Params = abi::TmaAttentionParams;
-  using T = Traits<Variant, PrefillTiles, PrefillWork>;
+  using T = Traits<Variant, TmaTiles, PrefillWork>;
   static constexpr int kProducerThreads = 128;  // registers change hands by warpgroups
   static constexpr int kThreads = T::kThreads + kProducerThreads;
   // With four consumer warps two blocks share a multiprocessor, and so its registers.

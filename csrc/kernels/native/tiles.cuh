@@ -68,6 +68,21 @@ struct PrefillTiles {
   static __host__ __device__ constexpr int budget(int, int smem) { return smem; }
 };
 
+// Prefill with boxes brought by the copy engine, which costs the warps no registers and no instructions: a wider S for the
+// middle head dims, and more columns between two waits for the large ones.
+struct TmaTiles {
+  static __host__ __device__ constexpr Tile choose(int head_dim, int smem, Demands demands) {
+    Tile tile = PrefillTiles::choose(head_dim, smem, demands);
+    if (demands.acc_f16) return tile;
+    const bool roomy = smem >= 160 * 1024;
+    if ((head_dim == 192 || head_dim == 256) && roomy && demands.plain) return {128, 128, 4, 2, 1};
+    if (head_dim > 512 && head_dim <= 640) tile.max_step_boxes = 2;
+    return tile;
+  }
+  static __host__ __device__ constexpr int budget(int, int smem) { return smem - kBarrierBytes; }
+  static constexpr int kBarrierBytes = 64;  // a full and an empty one of 8 bytes for each of up to four stages
+};
+
 // Decode: the rows of a query-head group fill one MMA tile of 16, and all warps split the keys of S and the columns of O.
 // The kernel waits for memory, so shared memory is planned for two blocks a multiprocessor: copies of one in flight while
 // the other computes.

@@ -107,7 +107,7 @@ class TmaReader {
       }
     }
     slots_.full(place.slot).wait(place.parity);
-    return slots_.address(place.slot);
+    return opaque(slots_.address(place.slot));  // else what is computed from it for each slot is kept in registers
   }
 
   template <class Also>
@@ -117,7 +117,8 @@ class TmaReader {
   }
 
   __device__ __forceinline__ void release(int tile, int step) const {
-    slots_.empty(RingPlace<T>(tile, step).slot).warp_arrive();
+    __syncwarp();
+    if (ptx::elect_one()) slots_.empty(RingPlace<T>(tile, step).slot).arrive();
   }
 
   __device__ __forceinline__ void drain() const {}  // no more is asked for than is read
