@@ -5,8 +5,8 @@
 
 namespace ffpa {
 
-// Makes `x` unknown to the optimiser without an instruction. In a loop: what derives from `x` is computed anew in each pass
-// instead of being kept in registers, and conditions on `x` do not split the loop into copies.
+// Makes `x` unknown to the optimiser without an instruction. In a loop: what derives from `x` is computed anew in each
+// pass instead of being kept in registers, and conditions on `x` do not split the loop into copies.
 __device__ __forceinline__ int opaque(int x) {
   asm volatile("" : "+r"(x));
   return x;

@@ -1,6 +1,6 @@
-// A box is [rows][64] 16-bit elements in shared memory: rows of 128 bytes, 1024-byte aligned. The eight 16-byte units of
-// a row are permuted by unit ^ (row & 7), which is the 128-byte swizzle of the tensor copy engine, so that any loader can
-// fill a box, and the eight rows that one ldmatrix phase reads lie in different banks.
+// A box is [rows][64] 16-bit elements in shared memory: rows of 128 bytes, 1024-byte aligned. The eight 16-byte units
+// of a row are permuted by unit ^ (row & 7), which is the 128-byte swizzle of the tensor copy engine, so that any
+// loader can fill a box, and the eight rows that one ldmatrix phase reads lie in different banks.
 #pragma once
 
 #include "core/types.cuh"

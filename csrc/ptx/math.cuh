@@ -29,6 +29,14 @@ __device__ __forceinline__ float lg2(float x) {
   return y;
 }
 
+// Byte k of the result is bits 4k .. 4k + 3 of `selector`: a byte 0 .. 3 of `x`, or, with 8 added, eight copies of its
+// sign bit.
+__device__ __forceinline__ u32 byte_signs(u32 x, u32 selector) {
+  u32 y;
+  asm("prmt.b32 %0, %1, %1, %2;" : "=r"(y) : "r"(x), "r"(selector));
+  return y;
+}
+
 // Two floats rounded to the nearest even, `lo` in the low half.
 template <class Element>
 __device__ __forceinline__ u32 pack2(float lo, float hi) {

@@ -8,7 +8,8 @@
 
 namespace ffpa::native {
 
-// Copies kRows x 64 columns a box with all threads of the block; rows from `rows` and columns from `cols` on become zero.
+// Copies kRows x 64 columns a box with all threads of the block; rows from `rows` and columns from `cols` on become
+// zero.
 template <int kRows, int kBoxCount, int kThreads>
 __device__ __forceinline__ void copy_boxes(u32 shared, const char* source, i64 row_bytes, int rows, int cols) {
   constexpr int kRowsPass = kThreads / 8;

@@ -14,8 +14,8 @@ namespace ffpa::native {
 // O passes through the shared memory of Q, so that global stores are whole rows of 16-byte units.
 template <class T>
 __device__ __forceinline__ void store_output(const abi::AttentionParams& p, const typename T::Work& w,
-                                             const OnlineSoftmax<T>& softmax,
-                                             float (&o)[T::kMTiles][T::kOTiles][4], u32 boxes) {
+                                             const OnlineSoftmax<T>& softmax, float (&o)[T::kMTiles][T::kOTiles][4],
+                                             u32 boxes) {
   using Element = typename T::Element;
   constexpr int kOBox = T::kTileM * kBoxRowBytes;
   ptx::group_sync<T::kThreads>(0);  // nobody reads Q any more

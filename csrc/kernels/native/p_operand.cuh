@@ -8,22 +8,25 @@
 
 namespace ffpa::native {
 
-// One warp along N: the accumulator layout of S is the operand layout of P. More: every warp has some keys of P and needs
-// all of them, so P passes through shared memory, boxes of [kTileM][64 keys].
-template <class T>
+// One warp along N: the accumulator layout of S is the operand layout of P. More: every warp has some keys of P and
+// needs all of them, so P passes through shared memory, boxes of [kTileM][64 keys].
+// An element of P that `keep` drops becomes 0.
+template <class T, class Keep>
 __device__ __forceinline__ void make_p_operand(u32 (&p)[T::kMTiles][T::kKSlices][4],
-                                               const float (&s)[T::kMTiles][T::kSTiles][4],
-                                               const WarpLanes<T>& lanes, u32 p_boxes) {
+                                               const float (&s)[T::kMTiles][T::kSTiles][4], const WarpLanes<T>& lanes,
+                                               u32 p_boxes, const Keep& keep) {
   using Element = typename T::Element;
   if constexpr (T::kWarpsN == 1) {
 #pragma unroll
     for (int m = 0; m < T::kMTiles; ++m) {
 #pragma unroll
       for (int kk = 0; kk < T::kKSlices; ++kk) {
-        p[m][kk][0] = ptx::pack2<Element>(s[m][2 * kk][0], s[m][2 * kk][1]);
-        p[m][kk][1] = ptx::pack2<Element>(s[m][2 * kk][2], s[m][2 * kk][3]);
-        p[m][kk][2] = ptx::pack2<Element>(s[m][2 * kk + 1][0], s[m][2 * kk + 1][1]);
-        p[m][kk][3] = ptx::pack2<Element>(s[m][2 * kk + 1][2], s[m][2 * kk + 1][3]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int n = 2 * kk + i / 2;
+          const int half = i % 2;
+          p[m][kk][i] = ptx::pack2<Element>(s[m][n][2 * half], s[m][n][2 * half + 1]) & keep.pair(m, n, half);
+        }
       }
     }
   } else {
@@ -40,8 +43,8 @@ __device__ __forceinline__ void make_p_operand(u32 (&p)[T::kMTiles][T::kKSlices]
 #pragma unroll
       for (int n = 0; n < T::kSTiles; ++n) {
         const u32 address = to.at(target, n) + m * 16 * kBoxRowBytes + in_unit;
-        ptx::store_shared(address, ptx::pack2<Element>(s[m][n][0], s[m][n][1]));
-        ptx::store_shared(address + 8 * kBoxRowBytes, ptx::pack2<Element>(s[m][n][2], s[m][n][3]));
+        ptx::store_shared(address, ptx::pack2<Element>(s[m][n][0], s[m][n][1]) & keep.pair(m, n, 0));
+        ptx::store_shared(address + 8 * kBoxRowBytes, ptx::pack2<Element>(s[m][n][2], s[m][n][3]) & keep.pair(m, n, 1));
       }
     }
     ptx::group_sync<T::kGroupThreads>(1 + warp_m);

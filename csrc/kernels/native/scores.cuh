@@ -1,5 +1,5 @@
-// From raw dot products to the scores that the softmax takes: the scale, and the attention mask tensor if the variant has
-// one.
+// From raw dot products to the scores that the softmax takes: the scale, and the attention mask tensor if the variant
+// has one.
 #pragma once
 
 #include "abi/attention_params.h"
@@ -26,8 +26,9 @@ class PlainScores {
   float factor_;
 };
 
-// A mask tensor: scores are scale * QK^T + mask, and a tile of the mask travels through shared memory, because a thread's
-// elements are scattered over rows. The tile is rows of 128 bytes (swizzled boxes) of the mask's own element type.
+// A mask tensor: scores are scale * QK^T + mask, and a tile of the mask travels through shared memory, because a
+// thread's elements are scattered over rows. The tile is rows of 128 bytes (swizzled boxes) of the mask's own element
+// type.
 template <class T>
 class BiasedScores {
  public:
@@ -103,40 +104,49 @@ class BiasedScores {
   template <class Bits>
   static constexpr int kBoxKeys = kBoxRowBytes / sizeof(Bits);
 
-  // Threads copy 16-byte units of a row. Rows that start on 16 bytes and have unit column stride go by cp.async; others
+  // Threads copy 16-byte units of a row: by cp.async where every row starts on 16 bytes and columns are dense, else
   // element by element, still in order of address across the threads.
   template <class Bits>
   __device__ __forceinline__ void copy(int tile) const {
     constexpr int kUnitKeys = 16 / sizeof(Bits);
+    constexpr int kRowsPass = T::kThreads / 8;
     const typename T::Work work(p_);
     if (tile >= work.kv_tiles) return;
     const u32 thread = opaque(threadIdx.x);
     const int unit = thread % 8;
-    const Bits* mask = static_cast<const Bits*>(p_.mask) + work.batch * p_.mask_stride.batch;
+    const int row0 = thread / 8;
+    const Bits* mask = static_cast<const Bits*>(p_.mask) + work.mask_origin(p_);
     const bool whole_units = p_.mask_col_stride == 1 && reinterpret_cast<u64>(mask) % 16 == 0 &&
                              (p_.mask_stride.row | p_.mask_stride.head) % kUnitKeys == 0;
-    constexpr int kRowsPass = T::kThreads / 8;
-#pragma unroll 2
-    for (int row = thread / 8; row < T::kTileM; row += kRowsPass) {
 #pragma unroll
-      for (int box = 0; box < ceil_div(T::kTileN, kBoxKeys<Bits>); ++box) {
-        const int col = box * kBoxKeys<Bits> + unit * kUnitKeys;
-        const int key = tile * T::kTileN + col;
-        const int count = work.valid(p_, row) ? max(0, min(p_.kv_len - key, kUnitKeys)) : 0;
-        const u32 target = tile_ + box * (T::kTileM * kBoxRowBytes) + swizzled(row, unit);
-        if (col >= T::kTileN) continue;
-        const Bits* from = mask + work.head_of(p_, row) * p_.mask_stride.head +
-                           work.query(p_, row) * p_.mask_stride.row + key * p_.mask_col_stride;
-        if (whole_units) {
-          ptx::cp_async_16_partial(target, from, count * static_cast<int>(sizeof(Bits)));
-        } else {
+    for (int box = 0; box < ceil_div(T::kTileN, kBoxKeys<Bits>); ++box) {
+      const int col = box * kBoxKeys<Bits> + unit * kUnitKeys;
+      if (col >= T::kTileN) return;
+      const int key = tile * T::kTileN + col;
+      const int count = max(0, min(p_.kv_len - key, kUnitKeys));
+      const u32 target = tile_ + box * (T::kTileM * kBoxRowBytes) + swizzled(row0, unit);  // kRowsPass % 8 == 0
+      const Bits* from = mask + key * p_.mask_col_stride;
+      if (whole_units) {
+#pragma unroll
+        for (int pass = 0; pass < ceil_div(T::kTileM, kRowsPass); ++pass) {
+          const int row = row0 + pass * kRowsPass;
+          if (row < T::kTileM) {
+            ptx::cp_async_16_partial(target + pass * (kRowsPass * kBoxRowBytes), from + work.mask_row(p_, row),
+                                     work.valid(p_, row) ? count * static_cast<int>(sizeof(Bits)) : 0);
+          }
+        }
+      } else {
+#pragma unroll 1
+        for (int row = row0; row < T::kTileM; row += kRowsPass) {
+          const Bits* at = from + work.mask_row(p_, row);
           u32 words[4] = {0, 0, 0, 0};
 #pragma unroll
           for (int i = 0; i < kUnitKeys; ++i) {
-            const u32 x = i < count ? static_cast<u32>(from[i * p_.mask_col_stride]) : 0;
+            const bool valid = i < count && work.valid(p_, row);
+            const u32 x = valid ? static_cast<u32>(at[i * p_.mask_col_stride]) : 0;
             words[i * sizeof(Bits) / 4] |= x << (i * sizeof(Bits) % 4 * 8);
           }
-          ptx::store_shared_16(target, words);
+          ptx::store_shared_16(target + (row - row0) * kBoxRowBytes, words);
         }
       }
     }

@@ -1,8 +1,8 @@
 // Online softmax of the rows that a thread holds: fragment rows g and g + 8 of each of its kMTiles MMA tiles.
 //
-// Scores x are in units in which exp2(factor * x) is the softmax numerator. The row maximum is moved only when it grows by
-// more than kSlack octaves: P then reaches at most 2^kSlack, exactly compensated by the row sum, and most tiles leave O
-// unscaled.
+// Scores x are in units in which exp2(factor * x) is the softmax numerator. The row maximum is moved only when it grows
+// by more than kSlack octaves: P then reaches at most 2^kSlack, exactly compensated by the row sum, and most tiles
+// leave O unscaled.
 #pragma once
 
 #include "core/types.cuh"
@@ -103,15 +103,25 @@ class OnlineSoftmax {
         max_[m][half] = now;
         sum_[m][half] *= shrink[m][half];
         moved |= moves;
-        const float origin = now == -ptx::infinity() ? 0.0f : now;
+        float origin = now == -ptx::infinity() ? 0.0f : now;
+        if constexpr (T::kAnyBias) {
+          // A mask of the type's lowest number: the product with `factor` would overflow, so subtract first.
+          if (__any_sync(0xffffffffu, origin < -1e38f)) {
+#pragma unroll
+            for (int n = 0; n < T::kSTiles; ++n) {
+              s[m][n][2 * half] -= origin;
+              s[m][n][2 * half + 1] -= origin;
+            }
+            origin = 0.0f;
+          }
+        }
         const float offset = -origin * factor_;
 #pragma unroll
         for (int n = 0; n < T::kSTiles; ++n) {
 #pragma unroll
           for (int j = 0; j < 2; ++j) {
             float& x = s[m][n][2 * half + j];
-            // Biased scores can be near the largest float, where the product with `factor` would overflow on its own.
-            x = ptx::ex2(T::kAnyBias ? (x - origin) * factor_ : fmaf(x, factor_, offset));
+            x = ptx::ex2(fmaf(x, factor_, offset));
             sum_[m][half] += x;
           }
         }
@@ -140,9 +150,7 @@ class OnlineSoftmax {
   }
 
   // What O is multiplied with: 0 for a row that attends to no key.
-  __device__ float inverse_sum(int m, int half) const {
-    return sum_[m][half] == 0.0f ? 0.0f : ptx::rcp(sum_[m][half]);
-  }
+  __device__ float inverse_sum(int m, int half) const { return sum_[m][half] == 0.0f ? 0.0f : ptx::rcp(sum_[m][half]); }
 
   // Natural logarithm of the sum of exp(score); -inf for a row that attends to no key.
   __device__ float lse(int m, int half) const {

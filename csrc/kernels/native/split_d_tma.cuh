@@ -1,8 +1,15 @@
 // native.split_d_tma: split_d with K and V brought by the bulk tensor copy engine, asked for by the first warp.
 #pragma once
 
-#include "kernels/native/split_d.cuh"
+#include "abi/attention_params.h"
+#include "core/kernel_entry.cuh"
+#include "core/swizzle.cuh"
+#include "kernels/native/attend_rows.cuh"
+#include "kernels/native/tiles.cuh"
 #include "kernels/native/tma_ring.cuh"
+#include "kernels/native/traits.cuh"
+#include "kernels/native/work_tile.cuh"
+#include "ptx/memory.cuh"
 
 namespace ffpa::native {
 

@@ -2,8 +2,17 @@
 // that the warps that compute wait for data and for the warps they share rows with, never for a whole block.
 #pragma once
 
-#include "kernels/native/split_d.cuh"
+#include "abi/attention_params.h"
+#include "core/kernel_entry.cuh"
+#include "core/opaque.cuh"
+#include "core/swizzle.cuh"
+#include "kernels/native/attend_rows.cuh"
+#include "kernels/native/tiles.cuh"
 #include "kernels/native/tma_ring.cuh"
+#include "kernels/native/traits.cuh"
+#include "kernels/native/work_tile.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/warpgroup.cuh"
 
 namespace ffpa::native {
 

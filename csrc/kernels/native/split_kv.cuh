@@ -6,6 +6,7 @@
 #include "core/kernel_entry.cuh"
 #include "core/opaque.cuh"
 #include "kernels/native/copy_boxes.cuh"
+#include "kernels/native/dropout.cuh"
 #include "kernels/native/kv_ring.cuh"
 #include "kernels/native/mask.cuh"
 #include "kernels/native/p_operand.cuh"
@@ -66,7 +67,7 @@ struct SplitKv {
       softmax.step(s, o, exchange);
 
       u32 weights[T::kMTiles][T::kKSlices][4];
-      make_p_operand<T>(weights, s, lanes, smem + T::kPOffset);
+      make_p_operand<T>(weights, s, lanes, smem + T::kPOffset, KeepAll());
 
 #pragma unroll
       for (int step = 0; step < T::kSteps; ++step) {

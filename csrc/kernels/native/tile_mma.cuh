@@ -1,7 +1,7 @@
 // The two products of a step, as warp tiles over swizzled boxes.
 //
-// WarpLanes holds where a lane's ldmatrix addresses point. The rows it visits are multiples of 8 away from its own, so one
-// swizzle pattern serves every address.
+// WarpLanes holds where a lane's ldmatrix addresses point. The rows it visits are multiples of 8 away from its own, so
+// one swizzle pattern serves every address.
 #pragma once
 
 #include "core/opaque.cuh"
@@ -56,8 +56,8 @@ struct WarpLanes {
   static __device__ u32 v_unit(u32 warp_n) { return T::kWarpsN == 1 ? 0 : warp_n * T::kVCols % kBoxCols / 8; }
 };
 
-// Accumulators of kMTiles x kNTiles MMAs. f32: the MMAs add to `c` itself. f16 (kAccF16): they add to a zeroed f16 partial
-// that `finish` adds to `c`, so that an f16 sum is never longer than the loop between the two.
+// Accumulators of kMTiles x kNTiles MMAs. f32: the MMAs add to `c` itself. f16 (kAccF16): they add to a zeroed f16
+// partial that `finish` adds to `c`, so that an f16 sum is never longer than the loop between the two.
 template <class T, int kNTiles>
 struct Accumulator {
   u32 partial[T::kAccF16 ? T::kMTiles : 1][T::kAccF16 ? kNTiles : 1][2];

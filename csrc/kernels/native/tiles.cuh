@@ -1,14 +1,14 @@
 // The one table of tile sizes.
 //
-// A block owns tile_m query rows and walks the keys tile_n at a time. Its warps form a warps_m x warps_n grid: along M they
-// split the rows; along N they split the keys of S = Q K^T and the head dim of O = P V.
+// A block owns tile_m query rows and walks the keys tile_n at a time. Its warps form a warps_m x warps_n grid: along M
+// they split the rows; along N they split the keys of S = Q K^T and the head dim of O = P V.
 //
 // Three limits decide a row:
 //  * registers: O costs tile_m * D / threads f32 a thread and must stay at 160 or below (255 registers in all);
 //  * shared memory: Q stays resident (tile_m * D * 2 bytes), P passes through shared memory where warps_n > 1, and the
 //    ring of K and V boxes gets the rest;
-//  * shared-memory bandwidth (128 bytes a clock): an operand-B fragment is 256 bytes and serves rows_per_warp / 16 MMAs.
-//    16 rows a warp cost 256 bytes an MMA and cap the tensor cores at half a block-wide MMA a clock; 32 rows halve that.
+//  * shared-memory bandwidth (128 bytes a clock): an operand-B fragment is 256 bytes and serves rows_per_warp / 16 MMAs,
+//    so 16 rows a warp cap the tensor cores at half a block-wide MMA a clock; 32 rows halve the traffic.
 #pragma once
 
 #include "core/swizzle.cuh"
@@ -39,7 +39,7 @@ __host__ __device__ constexpr Tile preferred_tile(int head_dim, int smem, Demand
     if (head_dim <= 384) return {64, 64, 2, 4, 1};
     return head_dim <= 768 ? Tile{32, 64, 1, 8, 1} : Tile{32, 64, 2, 4, 1};
   }
-  if (head_dim <= 64) return {128, 64, 4, 1, 1};
+  if (head_dim <= 64) return {128, roomy && demands.plain ? 128 : 64, 4, 1, 1};
   if (head_dim <= 128) return roomy ? Tile{128, 64, 4, 1, demands.plain ? 2 : 1} : Tile{128, 64, 8, 1, 2};
   if (head_dim <= 256) return roomy ? Tile{128, 64, 4, 2, 2} : Tile{128, 64, 8, 1, 1};
   if (head_dim <= 320) return roomy ? Tile{128, 64, 4, 2, 1} : Tile{64, 64, 2, 4, 1};
@@ -68,14 +68,17 @@ struct PrefillTiles {
   static __host__ __device__ constexpr int budget(int, int smem) { return smem; }
 };
 
-// Prefill with boxes brought by the copy engine, which costs the warps no registers and no instructions: a wider S for the
-// middle head dims, and more columns between two waits for the large ones.
+// Prefill with boxes brought by the copy engine. Warps that compute have 232 or 240 registers where another one asks for
+// boxes, so the two tiles that need all 255 give way; where warps wait for boxes only, not for each other, larger steps
+// pay.
 struct TmaTiles {
   static __host__ __device__ constexpr Tile choose(int head_dim, int smem, Demands demands) {
     Tile tile = PrefillTiles::choose(head_dim, smem, demands);
     if (demands.acc_f16) return tile;
-    const bool roomy = smem >= 160 * 1024;
-    if ((head_dim == 192 || head_dim == 256) && roomy && demands.plain) return {128, 128, 4, 2, 1};
+    if (smem >= 160 * 1024) {
+      if (head_dim > 64 && head_dim <= 128 && demands.plain) return {128, 128, 4, 2, 2};
+      if (head_dim > 128 && head_dim <= 256) tile.max_step_boxes = 1;
+    }
     if (head_dim > 512 && head_dim <= 640) tile.max_step_boxes = 2;
     return tile;
   }
@@ -83,9 +86,9 @@ struct TmaTiles {
   static constexpr int kBarrierBytes = 64;  // a full and an empty one of 8 bytes for each of up to four stages
 };
 
-// Decode: the rows of a query-head group fill one MMA tile of 16, and all warps split the keys of S and the columns of O.
-// The kernel waits for memory, so shared memory is planned for two blocks a multiprocessor: copies of one in flight while
-// the other computes.
+// Decode: the rows of a query-head group fill one MMA tile of 16, and all warps split the keys of S and the columns of
+// O. The kernel waits for memory, so shared memory is planned for two blocks a multiprocessor: copies of one in flight
+// while the other computes.
 struct DecodeTiles {
   static __host__ __device__ constexpr Tile choose(int head_dim, int smem, Demands demands) {
     const bool wide = smem >= 160 * 1024 && head_dim <= 256 && demands.mask_bytes <= 2;

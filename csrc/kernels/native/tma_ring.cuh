@@ -107,7 +107,7 @@ class TmaReader {
       }
     }
     slots_.full(place.slot).wait(place.parity);
-    return opaque(slots_.address(place.slot));  // else what is computed from it for each slot is kept in registers
+    return slots_.address(place.slot);
   }
 
   template <class Also>

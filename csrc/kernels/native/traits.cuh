@@ -43,7 +43,8 @@ struct Traits {
   static constexpr int kStatsBytes = kWarpsN > 1 ? kWarpsN * kTileM * 4 : 0;
   static constexpr int kRingBudget = kSmemBudget - kQBytes - kPBytes - kBiasBytes - kStatsBytes;
 
-  static constexpr int kStepBoxes = step_boxes(kTile.max_step_boxes, kBoxes, kRingBudget / kBoxBytes / Variant::kStages);
+  static constexpr int kStepBoxes =
+      step_boxes(kTile.max_step_boxes, kBoxes, kRingBudget / kBoxBytes / Variant::kStages);
   static constexpr int kStepCols = kStepBoxes * kBoxCols;
   static constexpr int kSteps = kBoxes / kStepBoxes;  // of K, and again of V, for one tile of keys
   static constexpr int kStageBytes = kStepBoxes * kBoxBytes;

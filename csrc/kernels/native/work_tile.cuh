@@ -1,5 +1,5 @@
-// Which query rows, head and keys a block works on. The types of work tile share their members; a row `r` counts from the
-// tile's first. Blocks recompute a work tile where they need it again: the main loop has no registers to keep it.
+// Which query rows, head and keys a block works on. The types of work tile share their members; a row `r` counts from
+// the tile's first. Blocks recompute a work tile where they need it again: the main loop has no registers to keep it.
 #pragma once
 
 #include "abi/attention_params.h"
@@ -41,10 +41,15 @@ struct PrefillWork {
   __device__ int query(const abi::AttentionParams&, int r) const { return row0 + r; }
   __device__ int head_of(const abi::AttentionParams&, int) const { return head; }
   __device__ int first_query() const { return row0; }
+  // Elements from the mask's base to the tile's first row, and from there to row `r`.
+  __device__ i64 mask_origin(const abi::AttentionParams& p) const {
+    return batch * p.mask_stride.batch + head * p.mask_stride.head + row0 * p.mask_stride.row;
+  }
+  __device__ i64 mask_row(const abi::AttentionParams& p, int r) const { return r * p.mask_stride.row; }
 };
 
-// Decode: up to 16 of the group * q_len rows that share a KV head (row = head in group * q_len + query), and one split of
-// the keys. Grid: splits * q_tiles * kv_heads * batch, where q_tiles = ceil(group * q_len / 16).
+// Decode: up to 16 of the group * q_len rows that share a KV head (row = head in group * q_len + query), and one split
+// of the keys. Grid: splits * q_tiles * kv_heads * batch, where q_tiles = ceil(group * q_len / 16).
 template <class T>
 struct DecodeWork {
   int batch;
@@ -74,6 +79,10 @@ struct DecodeWork {
     return kv_head * p.group + (row0 + r) / p.q_len;
   }
   __device__ int first_query() const { return 0; }
+  __device__ i64 mask_origin(const abi::AttentionParams& p) const { return batch * p.mask_stride.batch; }
+  __device__ i64 mask_row(const abi::AttentionParams& p, int r) const {
+    return head_of(p, r) * p.mask_stride.head + query(p, r) * p.mask_stride.row;
+  }
 };
 
 }  // namespace ffpa::native
