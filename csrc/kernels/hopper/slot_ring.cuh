@@ -1,0 +1,53 @@
+// The ring of shared-memory slots through which K and V stream. A producer lane fills slots in the order in which the
+// consumer warps read them; `full` counts the bytes of a slot, `empty` one arrival of each consumer warp.
+#pragma once
+
+#include "ptx/mbarrier.cuh"
+
+namespace ffpa::hopper {
+
+template <int kSlots, int kSlotBytes>
+struct SlotRing {
+  unsigned data;      // shared-memory address of slot 0
+  unsigned barriers;  // of full[kSlots], empty[kSlots]
+
+  __device__ __forceinline__ ptx::Mbarrier full(int slot) const { return {barriers + 8 * slot}; }
+  __device__ __forceinline__ ptx::Mbarrier empty(int slot) const { return {barriers + 8 * (kSlots + slot)}; }
+  __device__ __forceinline__ unsigned address(int slot) const { return data + slot * kSlotBytes; }
+
+  // By one thread, before a block barrier.
+  __device__ __forceinline__ void init(int consumer_warps) const {
+    for (int slot = 0; slot < kSlots; ++slot) {
+      full(slot).init(1);
+      empty(slot).init(consumer_warps);
+    }
+  }
+};
+
+// The producer's place in the ring.
+template <int kSlots, int kSlotBytes>
+struct RingWriter {
+  SlotRing<kSlots, kSlotBytes> ring;
+  int slot = 0;
+  unsigned parity = 0;
+
+  __device__ __forceinline__ explicit RingWriter(SlotRing<kSlots, kSlotBytes> ring) : ring(ring) {}
+
+  // Waits until the slot has been read by all, and opens it for `bytes` of loads.
+  __device__ __forceinline__ void open(unsigned bytes) const {
+    ring.empty(slot).wait(parity ^ 1);
+    ring.full(slot).arrive_expect(bytes);
+  }
+
+  __device__ __forceinline__ unsigned address() const { return ring.address(slot); }
+  __device__ __forceinline__ ptx::Mbarrier full() const { return ring.full(slot); }
+
+  __device__ __forceinline__ void advance() {
+    if (++slot == kSlots) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+}  // namespace ffpa::hopper

@@ -1,0 +1,85 @@
+// Online softmax over score fragments as wgmma leaves them: a thread holds two rows, `g` and `g + 8` of its warp's 16,
+// and in each the columns 8 * i + 2 * t (+ 1), where g = lane / 4 and t = lane % 4.
+#pragma once
+
+#include "core/variant.cuh"
+
+namespace ffpa::hopper {
+
+// Where running maxima start. Finite, so that a row whose first keys are all masked does not give inf - inf.
+inline constexpr float kMaxFloor = -1e30f;
+
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float minus_infinity() { return __int_as_float(0xff800000); }
+
+// Two floats to packed 16-bit elements, the first in the low half.
+template <class Element>
+__device__ __forceinline__ unsigned pack2(float low, float high);
+template <>
+__device__ __forceinline__ unsigned pack2<bf16>(float low, float high) {
+  unsigned packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+template <>
+__device__ __forceinline__ unsigned pack2<fp16>(float low, float high) {
+  unsigned packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+// Reductions over the four lanes that share a row.
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+// The maximum of each row of a fragment with kCount scores a thread.
+template <int kCount>
+__device__ __forceinline__ void row_max(const float* scores, float (&maximum)[2]) {
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    float x = fmaxf(scores[2 * row], scores[2 * row + 1]);
+#pragma unroll
+    for (int i = 4 + 2 * row; i < kCount; i += 4) x = fmaxf(x, fmaxf(scores[i], scores[i + 1]));
+    maximum[row] = quad_max(x);
+  }
+}
+
+// Columns a row attends to: those below a limit. The seam for other masks: anything with `touches` and `apply`.
+struct ColumnLimit {
+  int limit[2];   // of the thread's two rows
+  int unlimited;  // columns below this are visible to every row of the tile
+
+  __device__ __forceinline__ ColumnLimit(int first_row, int row_g, int key_end, bool causal, int causal_offset) {
+    unlimited = causal ? min(key_end, first_row + causal_offset + 1) : key_end;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      limit[row] = causal ? min(key_end, row_g + 8 * row + causal_offset + 1) : key_end;
+    }
+  }
+
+  __device__ __forceinline__ bool touches(int column_end) const { return column_end > unlimited; }
+
+  // `first_column` is the column of scores[0].
+  template <int kCount>
+  __device__ __forceinline__ void apply(float* scores, int first_column) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int column = i / 4 * 8 + i % 2;
+      if (column >= limit[i / 2 % 2] - first_column) scores[i] = minus_infinity();
+    }
+  }
+};
+
+}  // namespace ffpa::hopper
