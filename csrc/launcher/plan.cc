@@ -15,6 +15,7 @@ enum Argument { kQuery, kKey, kValue, kMask, kOut, kLse, kSeed, kOffset, kOffset
 constexpr int kPlainArguments = kLse + 1;
 constexpr int kDropoutArguments = 3;
 constexpr int kWorkspaceArguments = 2;
+constexpr std::int64_t kStatsARow = 2;  // a split's row maximum and row sum
 constexpr std::int64_t kMaxGridX = INT_MAX;
 constexpr std::int64_t kMaxGridYZ = 65535;
 constexpr double kLog2E = 1.4426950408889634074;
@@ -262,21 +263,21 @@ void AttentionPlan::SetDropout(const ffi::PackedArgs& arguments, abi::AttentionP
 }
 
 void AttentionPlan::SetWorkspace(const ffi::PackedArgs& arguments, int first, abi::AttentionParams& params) const {
-  const char* names[] = {"partial_o", "partial_lse"};
+  const char* names[] = {"partial_o", "partial_stats"};
   void* pointers[2];
   for (int i = 0; i < 2; ++i) {
     const DLTensor* tensor = TensorOf(arguments[first + i], names[i]);
-    const int rank = i == 0 ? 5 : 4;
-    bool good = tensor->ndim == rank && tensor->shape[0] == params_.splits && IsType(tensor->dtype, kDLFloat, 32) &&
+    bool good = tensor->ndim == 5 && tensor->shape[0] == params_.splits && IsType(tensor->dtype, kDLFloat, 32) &&
                 ffi::IsContiguous(*tensor) && tensor->device.device_id == query_.device.device_id &&
-                tensor->device.device_type == query_.device.device_type;
-    for (int d = 1; good && d < rank; ++d) good = tensor->shape[d] == query_.shape[d - 1];
+                tensor->device.device_type == query_.device.device_type &&
+                tensor->shape[4] == (i == 0 ? query_.shape[3] : kStatsARow);
+    for (int d = 1; good && d < 4; ++d) good = tensor->shape[d] == query_.shape[d - 1];
     if (!good) ThrowMismatch(names[i], *tensor);
     pointers[i] = Address(*tensor);
     if (!IsAligned(pointers[i])) ThrowMisaligned(std::string(names[i]) + "'s data is not 16-byte aligned");
   }
   params.partial_o = static_cast<float*>(pointers[0]);
-  params.partial_lse = static_cast<float*>(pointers[1]);
+  params.partial_stats = static_cast<float*>(pointers[1]);
 }
 
 void AttentionPlan::LaunchOne(const Launch& launch, abi::TmaAttentionParams& call, driver::Stream stream) const {

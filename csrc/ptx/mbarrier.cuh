@@ -29,6 +29,11 @@ struct Mbarrier {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes) : "memory");
   }
 
+  // Makes the current phase wait for `bytes` more, without an arrival.
+  __device__ __forceinline__ void expect(unsigned bytes) const {
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(address), "r"(bytes) : "memory");
+  }
+
   // Blocks until the phase of the given parity is complete.
   __device__ __forceinline__ void wait(u32 parity) const {
     asm volatile(

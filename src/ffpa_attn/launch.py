@@ -152,8 +152,8 @@ def prepare(
         rest = _philox_arguments(philox) if philox else ()
         if splits > 1:
             partial_o = torch.empty(partial_shape, dtype=torch.float32, device=lse_device)
-            partial_lse = torch.empty(partial_shape[:-1], dtype=torch.float32, device=lse_device)
-            rest = (*rest, partial_o, partial_lse)
+            partial_stats = torch.empty((*partial_shape[:-1], 2), dtype=torch.float32, device=lse_device)
+            rest = (*rest, partial_o, partial_stats)
         try:
             fits = plan(query, key, value, attn_mask, out, lse, *rest)
         except MisalignedError:

@@ -91,7 +91,7 @@ class Launcher:
         ``problem`` has causal, scale, mask_kind, dropout_p; the tensors are examples of what calls will bring, with
         the same shapes, strides, dtypes and device. The result is called with (query, key, value, attn_mask or None,
         out, lse or None), with dropout also (seed, offset, offset_value), with splits > 1 also (partial_o,
-        partial_lse). It returns False, and does nothing, for tensors that do not fit the plan. It may be called from
+        partial_stats). It returns False, and does nothing, for tensors that do not fit the plan. It may be called from
         many threads. It raises ``MisalignedError`` before launching anything.
         """
         main = launches[0][1]

@@ -84,8 +84,10 @@ def tiled_tma(kernel: KernelInfo, problem: Problem, device: DeviceInfo) -> Launc
     return LaunchSpec(spec.grid, (query, key_value, key_value), spec.q_tiles, spec.splits, spec.kv_per_split)
 
 
-# Keys a block of split_kv should at least have, and the blocks of it that a multiprocessor holds.
 _DECODE_BLOCKS_A_SM = 2
+# A split costs a partial result to write and to merge, so the fewest splits are taken that come this close to the
+# fullest waves: on an H200 16 splits ran GQA 8:1 at D=512 at 3.87 TB/s where the fullest waves, 33 splits, ran at 3.19.
+_NEARLY_FULL = 0.95
 _MAX_SPLITS = 128
 _FULL = 0.8  # of the device: then the keys are not split
 
@@ -94,22 +96,21 @@ def split_count(units: int, slots: int, tiles: int) -> int:
     """Into how many parts to split the keys of a decode call.
 
     Without splitting there are ``units`` blocks; the device runs ``slots`` at once; ``tiles`` is the number of steps of
-    keys. The blocks run in waves of ``slots``; of the splits that change a block's steps, the one whose last wave is
-    fullest is taken, the least of equals.
+    keys. The blocks run in waves of ``slots``. Of the splits that change a block's steps, the fewest are taken whose
+    waves are nearly as full as those of the best.
     """
     if units >= _FULL * slots:
         return 1
-    best, best_efficiency, last_steps = 1, 0.0, 0
+    efficiency: dict[int, float] = {}
+    last_steps = 0
     for splits in range(1, min(_MAX_SPLITS, slots, tiles) + 1):
         steps = -(-tiles // splits)
-        if steps == last_steps:
-            continue
-        last_steps = steps
-        waves = units * splits / slots
-        efficiency = waves / math.ceil(waves)
-        if efficiency > best_efficiency:
-            best, best_efficiency = splits, efficiency
-    return best
+        if steps != last_steps:
+            waves = units * splits / slots
+            efficiency[splits] = waves / math.ceil(waves)
+            last_steps = steps
+    least = _NEARLY_FULL * max(efficiency.values())
+    return next(splits for splits, value in efficiency.items() if value >= least)
 
 
 def split_kv(kernel: KernelInfo, problem: Problem, device: DeviceInfo) -> LaunchSpec:

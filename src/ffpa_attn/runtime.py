@@ -277,7 +277,9 @@ class Runtime:
         device = self._devices(call.query.device)
         while True:
             packs = self.packs if device is not None else PackSet()
-            taken = route(problem, device, forced_backend(backend, self.config, packs), packs, self.gates, self._choices)
+            taken = route(
+                problem, device, forced_backend(backend, self.config, packs), packs, self.gates, self._choices
+            )
             if not isinstance(taken, KernelRoute):
                 return taken
             try:

@@ -20,18 +20,21 @@ H200 = DeviceInfo(0, "stand-in", (9, 0), 232448, 132)
 
 
 @given(st.integers(1, 4096), st.integers(1, 512), st.integers(1, 4096))
-def test_no_other_split_fills_the_last_wave_better(units: int, slots: int, tiles: int) -> None:
+def test_the_fewest_splits_with_nearly_full_waves(units: int, slots: int, tiles: int) -> None:
     def efficiency(splits: int) -> float:
         waves = units * splits / slots
         return waves / math.ceil(waves)
 
     chosen = split_count(units, slots, tiles)
-    assert 1 <= chosen <= max(1, min(128, slots, tiles))
+    limit = max(1, min(128, slots, tiles))
+    assert 1 <= chosen <= limit
     if units >= 0.8 * slots:
         assert chosen == 1
         return
-    steps = {-(-tiles // splits): splits for splits in range(min(128, slots, tiles), 0, -1)}
-    assert efficiency(chosen) == max(efficiency(splits) for splits in steps.values())
+    fewest = {-(-tiles // splits): splits for splits in range(limit, 0, -1)}.values()
+    best = max(efficiency(splits) for splits in fewest)
+    assert efficiency(chosen) >= 0.95 * best
+    assert all(efficiency(splits) < 0.95 * best for splits in fewest if splits < chosen)
 
 
 @given(
@@ -76,7 +79,7 @@ def test_a_split_call_launches_the_merge_after_it(
     main, merge = fake.record(0), fake.record(1)
     splits = main.params.splits
     assert splits > 1 and main.grid == (splits * 1 * 2 * 2, 1, 1) and merge.grid == (2 * 8 * 3, 1, 1)
-    assert main.params.partial_o and main.params.partial_lse
+    assert main.params.partial_o and main.params.partial_stats
     assert bytes(main.params) == bytes(merge.params)
 
 

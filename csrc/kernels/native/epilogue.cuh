@@ -6,7 +6,6 @@
 #include "kernels/native/fragment.cuh"
 #include "kernels/native/softmax.cuh"
 #include "ptx/barrier.cuh"
-#include "ptx/cp_async.cuh"
 #include "ptx/math.cuh"
 #include "ptx/memory.cuh"
 
@@ -19,8 +18,7 @@ __device__ __forceinline__ void store_output(const abi::AttentionParams& p, cons
                                              u32 boxes) {
   using Element = typename T::Element;
   constexpr int kOBox = T::kTileM * kBoxRowBytes;
-  ptx::cp_async_wait<0>();
-  ptx::block_sync();  // nobody reads or fills Q any more
+  ptx::group_sync<T::kThreads>(0);  // nobody reads Q any more
   const u32 row = Lane<T>::warp_m() * T::kRowsWarp + Lane<T>::g();
   const u32 warp_col = Lane<T>::warp_n() * T::kVCols;
   const u32 in_unit = 4 * Lane<T>::t();
@@ -38,7 +36,7 @@ __device__ __forceinline__ void store_output(const abi::AttentionParams& p, cons
       ptx::store_shared(address + 8 * kBoxRowBytes, ptx::pack2<Element>(o[m][n][2] * hi, o[m][n][3] * hi));
     }
   }
-  ptx::block_sync();
+  ptx::group_sync<T::kThreads>(0);
 
   u16* out = static_cast<u16*>(p.o) + w.batch * p.o_stride.batch + w.head * p.o_stride.head;
   const bool aligned = (reinterpret_cast<u64>(out) & 15) == 0 && (p.o_stride.row & 7) == 0;

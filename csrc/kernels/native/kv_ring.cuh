@@ -1,8 +1,8 @@
 // The stream of K and V boxes of one block: for every tile of keys the steps of K, then the steps of V.
 //
-// A step is kStepBoxes boxes of [kTileN keys][64 columns]. The consumer calls `next(tile, step)` once a step and gets
-// the shared address of the step's first box, valid until the following `next`. A loader of another kind (TMA) has the
-// same constructor and the same `next`.
+// A step is kStepBoxes boxes of [kTileN keys][64 columns]. The consumer calls `next(tile, step)` once a step, which gives
+// the shared address of the step's first box, `release(tile, step)` when it has read the step, and `drain()` after the last
+// tile, when nothing may be written to shared memory any more. The rings of tma_ring.cuh have the same three.
 #pragma once
 
 #include "abi/attention_params.h"
@@ -38,6 +38,10 @@ class CpAsyncRing {
     start_step(tile, step + T::kStages - 1);  // into the slot that this frees; the one after it holds the step
     return ring_ + slot_;
   }
+
+  __device__ __forceinline__ void release(int, int) {}  // the barrier of the following `next` says so
+
+  __device__ __forceinline__ void drain() { ptx::cp_async_wait<0>(); }
 
   __device__ __forceinline__ u32 next(int tile, int step) {
     return next(tile, step, [] {});

@@ -59,7 +59,7 @@ class BiasedScores {
   __device__ __forceinline__ void apply(float (&s)[T::kMTiles][T::kSTiles][4]) const {
     if constexpr (T::kStages > 2 * T::kSteps) {  // the ring's own waits do not cover the copy
       ptx::cp_async_wait<2 * T::kSteps - 1>();
-      ptx::block_sync();
+      ptx::group_sync<T::kThreads>(0);
     }
     const float scale = p_.scale;
     switch (p_.mask_kind) {
