@@ -42,7 +42,7 @@ _MAX_PARAM_BYTES = 4096  # what every arch of the table accepts
 # Attributes of .nv.info: format byte, attribute byte, then a 16-bit value or a 16-bit size and that many bytes.
 _FORMAT_SIZED = 4
 _ATTR_REGCOUNT = 0x2F
-_ATTR_PARAM_BYTES = 0x19
+_ATTR_PARAM_INFO = 0x17  # 32-bit index, 16-bit ordinal and offset, then a word with the size above bit 18
 
 # Where e_flags hold the sm number, by the OS ABI of the ELF header. The suffix a or f is not in every header, so that
 # part of the arch's name comes from the ptxas report.
@@ -84,7 +84,7 @@ def read_facts(cubin: bytes, entry: str, log: str) -> Facts:
         elf = ELFFile(io.BytesIO(cubin))
         meta = _meta(elf, entry)
         sm = _sm(elf)
-        param_bytes = _attribute(elf, f".nv.info.{entry}", _ATTR_PARAM_BYTES)
+        param_bytes = _param_bytes(elf, entry)
         elf_registers = _register_count(elf, entry)
     except (ELFError, struct.error, IndexError) as error:
         raise FactsError(f"{entry}: not a readable cubin: {error}") from error
@@ -166,18 +166,17 @@ def _attributes(data: bytes) -> list[tuple[int, bytes]]:
     return found
 
 
-def _attribute(elf: ELFFile, section_name: str, wanted: int) -> int | None:
-    section = elf.get_section_by_name(section_name)
+def _param_bytes(elf: ELFFile, entry: str) -> int | None:
+    """The size of the kernel's parameters, without what aligns the first of them."""
+    section = elf.get_section_by_name(f".nv.info.{entry}")
     if section is None:
         return None
-    return next(
-        (
-            int.from_bytes(payload, "little")
-            for attribute, payload in _attributes(section.data())
-            if attribute == wanted
-        ),
-        None,
-    )
+    words = [
+        struct.unpack("<IHHI", payload)[3]
+        for attribute, payload in _attributes(section.data())
+        if attribute == _ATTR_PARAM_INFO and len(payload) == 12
+    ]
+    return sum(word >> 18 for word in words) if words else None
 
 
 def _register_count(elf: ELFFile, entry: str) -> int | None:
