@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -68,7 +69,8 @@ def tests(session: nox.Session) -> None:
     """All tests that need no GPU; pytest's arguments go after `--`."""
     install_torch(session)
     session.install(*group("test"), *compiler())
-    session.run("python", "-m", "pytest", "-m", "not gpu", *session.posargs)
+    # Not only pytest's own process: some tests start an interpreter.
+    session.run("python", "-m", "pytest", "-m", "not gpu", *session.posargs, env={"PYTHONPATH": str(ROOT / "src")})
 
 
 @nox.session(venv_params=SEE_TORCH)
@@ -80,13 +82,18 @@ def gpu(session: nox.Session) -> None:
     shutil.rmtree(out, ignore_errors=True)
     arch = gpu_arch(session)
     session.run("python", "ci/wheels.py", "--out", str(out), "--preset", "dev", "--arch", arch)
-    session.install("--no-deps", *map(str, sorted(out.glob("*.whl"))))
-    session.run("python", "-m", "pytest", "-m", "gpu", "-o", "pythonpath=", *session.posargs)
+    # The installed packages come before src/, which some tests need for the build system.
+    site = Path(session.create_tmp(), "site").resolve()
+    shutil.rmtree(site, ignore_errors=True)
+    session.install("--no-deps", "--target", str(site), *map(str, sorted(out.glob("*.whl"))))
+    paths = {"PYTHONPATH": f"{site}{os.pathsep}{ROOT / 'src'}"}
+    session.run("python", "-m", "pytest", "-m", "gpu", "-o", "pythonpath=", *session.posargs, env=paths)
 
 
-@nox.session
+@nox.session(venv_params=SEE_TORCH)
 def lint(session: nox.Session) -> None:
     """ruff, mypy, clang-format, and generated files against their sources."""
+    install_torch(session)  # mypy reads its types
     session.install(*group("lint"), *group("build"))
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
@@ -94,6 +101,7 @@ def lint(session: nox.Session) -> None:
     sources = [str(path) for path in sorted((ROOT / "csrc").rglob("*")) if path.suffix in {".h", ".cuh", ".cc", ".cu"}]
     session.run("clang-format", "--dry-run", "-Werror", *sources)
     session.run("python", "-m", "ffpa_build.distributions", "check", env={"PYTHONPATH": "src"})
+    session.run("python", "-m", "ffpa_build.flags_page", "check", env={"PYTHONPATH": "src"})
 
 
 @nox.session(venv_params=SEE_TORCH)

@@ -5,7 +5,8 @@
 #
 # LOGS gets one log a step. The wheels (ffpa-core, packs, and apache-tvm-ffi for machines without it) are installed
 # beside the machine's own torch, into a folder of their own; nothing of the machine is changed. Steps go on after a
-# failure, and the exit status is that of the first one that failed.
+# failure, and the exit status is that of the first one that failed. BENCH holds other arguments of the last step, the
+# benchmark (default: the whole sweep).
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -38,9 +39,10 @@ export PYTHONPATH="$site"
 
 step packs "$python" -m ffpa_attn packs
 step smoke "$python" ci/smoke.py
-# Only files with gpu tests, for the others import what this machine need not have; and `pythonpath=`, so that the
-# tree's src/ does not shadow the installed package.
+# Only files with gpu tests, for the others import what this machine need not have. src/ comes after the installed
+# packages, for the tests that use the build system.
 mapfile -t files < <(grep -rlE 'mark\.gpu' --include='test_*.py' tests --exclude-dir=gpu)
+export PYTHONPATH="$site:$PWD/src"
 step tests "$python" -m pytest -p no:cacheprovider -o pythonpath= -m gpu -q -ra tests/gpu "${files[@]}"
 if command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck; do
@@ -50,5 +52,6 @@ else
   echo "compute-sanitizer: not on this machine" | tee -a "$logs/summary.txt"
 fi
 step overhead "$python" -m ffpa_attn.bench overhead
-step bench "$python" -m ffpa_attn.bench --no-bwd --verbose --json "$logs/bench.json" --markdown "$logs/bench.md"
+read -ra bench <<<"${BENCH:---no-bwd}"
+step bench "$python" -m ffpa_attn.bench "${bench[@]}" --verbose --json "$logs/bench.json" --markdown "$logs/bench.md"
 exit "$status"

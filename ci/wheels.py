@@ -33,6 +33,8 @@ SIZE_BUDGET_MB = 100
 """The package index refuses larger files."""
 SOURCE_DATE_EPOCH = "1580601600"
 """The time stamp of every archive member unless the caller sets one; hatchling's own default, for auditwheel too."""
+OPTIONS = tuple(flag for flag in variables.VARIABLES if flag.options)
+"""The variables of a wheel build that have an option here."""
 FOREIGN_LIBRARIES = ("libtvm_ffi.so",)
 """Shared libraries that the launcher takes from an installed distribution and that no wheel may copy."""
 
@@ -46,6 +48,7 @@ def main() -> int:
     options = parse_arguments(spec)
     environment = {**os.environ, **build_environment(options)}
     environment.setdefault("SOURCE_DATE_EPOCH", SOURCE_DATE_EPOCH)
+    environment.setdefault("PIP_CONSTRAINT", str(TREE / "ci" / "build-constraints.txt"))
     options.out.mkdir(parents=True, exist_ok=True)
     try:
         stale = differences(spec)
@@ -72,14 +75,17 @@ def parse_arguments(spec: Spec) -> argparse.Namespace:
     parser.add_argument("--no-isolation", action="store_true", help="use the build requirements installed here")
     parser.add_argument("--check-reproducible", action="store_true", help="build twice and compare the bytes")
     selection = parser.add_argument_group("selection", "each overrides the environment variable named beside it")
-    for variable in variables.VARIABLES:
-        text = f"{variable.help} ({variable.name})"
-        selection.add_argument(*variable.options, dest=variable.name, metavar="X", help=text)
+    for flag in OPTIONS:
+        text = f"{flag.help} ({flag.variable})"
+        if flag.is_switch:
+            selection.add_argument(*flag.options, dest=flag.variable, action="store_const", const="1", help=text)
+        else:
+            selection.add_argument(*flag.options, dest=flag.variable, metavar=flag.metavar, help=text)
     return parser.parse_args()
 
 
 def build_environment(options: argparse.Namespace) -> dict[str, str]:
-    given = ((variable.name, getattr(options, variable.name)) for variable in variables.VARIABLES)
+    given = ((flag.variable, getattr(options, flag.variable)) for flag in OPTIONS)
     return {name: value for name, value in given if value is not None}
 
 

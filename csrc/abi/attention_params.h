@@ -64,11 +64,13 @@ struct AttentionParams {
   unsigned long long seed_value;    // used when the pointers are null
   unsigned long long offset_value;  // added to *philox_offset when the pointers are set
 
-  // Split-KV decode: partial outputs [splits, B, Hq, Nq, D] and LSEs [splits, B, Hq, Nq], float32.
+  // Split-KV decode: partial results in float32. partial_o [splits, B, Hq, Nq, D] is each split's own O; partial_stats
+  // [splits, B, Hq, Nq, 2] holds the maximum m of the row's scaled and masked scores and the sum of exp(score - m),
+  // kept apart because m + log(sum) forgets the sum where a mask has made m huge.
   int splits;
   int kv_per_split;  // keys a split, a multiple of the kernel's tile_n
   float* partial_o;
-  float* partial_lse;
+  float* partial_stats;
 };
 
 // An encoded CUtensorMap, opaque here so that kernels need no CUDA header.

@@ -15,8 +15,8 @@ struct KernelMeta {
   unsigned int box_cols;     // tensor-map box, elements along D; 0 = no tensor maps
   unsigned int box_q_rows;
   unsigned int box_kv_rows;
-  unsigned int swizzle;      // bytes of the tensor-map swizzle: 0, 32, 64, 128
-  unsigned int persistent;   // 1: the grid is the number of multiprocessors, not of tiles
+  unsigned int swizzle;     // bytes of the tensor-map swizzle: 0, 32, 64, 128
+  unsigned int persistent;  // 1: the grid is the number of multiprocessors, not of tiles
   unsigned int reserved[4];
 };
 

@@ -6,9 +6,9 @@
 
 namespace ffpa {
 
-// Calls f(i, words) for i < kCount with the four random words of the 64-bit counter `counter + i * step` (words 2 and 3 of
-// the counter are zero) under the 64-bit key `key`. The counters go through the rounds side by side, which makes one key
-// schedule serve all.
+// Calls f(i, words) for i < kCount with the four random words of the 64-bit counter `counter + i * step` (words 2 and 3
+// of the counter are zero) under the 64-bit key `key`. The counters go through the rounds side by side, which makes one
+// key schedule serve all.
 template <int kCount, class F>
 __device__ __forceinline__ void philox_each(u64 counter, u32 step, u64 key, F f) {
   u32 c[kCount][4];

@@ -15,6 +15,7 @@ inline const char* FindElfDefect(const char* data, std::size_t size) {
   constexpr std::size_t kProgramHeader = 56;
   constexpr std::size_t kSectionHeader = 64;
   constexpr std::uint32_t kNoBits = 8;
+  constexpr std::uint16_t kCudaMachine = 190;
   auto read = [data](std::size_t offset, auto& value) { std::memcpy(&value, data + offset, sizeof(value)); };
   auto outside = [size](std::uint64_t offset, std::uint64_t bytes) { return offset > size || bytes > size - offset; };
 

@@ -15,6 +15,7 @@ enum Argument { kQuery, kKey, kValue, kMask, kOut, kLse, kSeed, kOffset, kOffset
 constexpr int kPlainArguments = kLse + 1;
 constexpr int kDropoutArguments = 3;
 constexpr int kWorkspaceArguments = 2;
+constexpr std::int64_t kStatsARow = 2;  // a split's row maximum and row sum
 constexpr std::int64_t kMaxGridX = INT_MAX;
 constexpr std::int64_t kMaxGridYZ = 65535;
 constexpr double kLog2E = 1.4426950408889634074;
@@ -182,7 +183,8 @@ void AttentionPlan::AddLaunch(const Fields& fields, void* const addresses[3]) {
   launches_.push_back(std::move(launch));
 }
 
-void AttentionPlan::operator()(ffi::PackedArgs arguments, ffi::Any*) const {
+void AttentionPlan::operator()(ffi::PackedArgs arguments, ffi::Any* result) const {
+  *result = false;
   if (arguments.size() != argument_count_) {
     ThrowValueError(subject_ + ": a call takes " + std::to_string(argument_count_) + " arguments, got " +
                     std::to_string(arguments.size()));
@@ -190,9 +192,7 @@ void AttentionPlan::operator()(ffi::PackedArgs arguments, ffi::Any*) const {
   const DLTensor* query = TensorOf(arguments[kQuery], "query");
   const DLTensor* key = TensorOf(arguments[kKey], "key");
   const DLTensor* value = TensorOf(arguments[kValue], "value");
-  if (!query_.Matches(*query)) ThrowMismatch("query", *query);
-  if (!key_.Matches(*key)) ThrowMismatch("key", *key);
-  if (!value_.Matches(*value)) ThrowMismatch("value", *value);
+  if (!query_.Matches(*query) || !key_.Matches(*key) || !value_.Matches(*value)) return;
 
   abi::TmaAttentionParams call;  // the maps are written only for kernels that take them
   call.a = params_;
@@ -203,11 +203,12 @@ void AttentionPlan::operator()(ffi::PackedArgs arguments, ffi::Any*) const {
   if (!IsAligned(call.a.k)) ThrowMisaligned("key's data is not 16-byte aligned");
   if (!IsAligned(call.a.v)) ThrowMisaligned("value's data is not 16-byte aligned");
   if (call.a.mask_kind != abi::MaskKind::none) {
+    if (arguments[kMask] == nullptr) return;
     const DLTensor* mask = TensorOf(arguments[kMask], "attn_mask");
-    if (!mask_.Matches(*mask)) ThrowMismatch("attn_mask", *mask);
+    if (!mask_.Matches(*mask)) return;
     call.a.mask = Address(*mask);
   } else if (arguments[kMask] != nullptr) {
-    ThrowValueError(subject_ + ": the plan was made without a mask");
+    return;
   }
   SetOutputs(arguments, call.a);
   if (dropout_) SetDropout(arguments, call.a);
@@ -218,6 +219,7 @@ void AttentionPlan::operator()(ffi::PackedArgs arguments, ffi::Any*) const {
   driver::Stream stream = TVMFFIEnvGetStream(query_.device.device_type, query_.device.device_id);
   ContextGuard guard(*driver_.get(), device_, context_, subject_);
   for (const Launch& launch : launches_) LaunchOne(launch, call, stream);
+  *result = true;
 }
 
 void AttentionPlan::SetOutputs(const ffi::PackedArgs& arguments, abi::AttentionParams& params) const {
@@ -261,21 +263,21 @@ void AttentionPlan::SetDropout(const ffi::PackedArgs& arguments, abi::AttentionP
 }
 
 void AttentionPlan::SetWorkspace(const ffi::PackedArgs& arguments, int first, abi::AttentionParams& params) const {
-  const char* names[] = {"partial_o", "partial_lse"};
+  const char* names[] = {"partial_o", "partial_stats"};
   void* pointers[2];
   for (int i = 0; i < 2; ++i) {
     const DLTensor* tensor = TensorOf(arguments[first + i], names[i]);
-    const int rank = i == 0 ? 5 : 4;
-    bool good = tensor->ndim == rank && tensor->shape[0] == params_.splits && IsType(tensor->dtype, kDLFloat, 32) &&
+    bool good = tensor->ndim == 5 && tensor->shape[0] == params_.splits && IsType(tensor->dtype, kDLFloat, 32) &&
                 ffi::IsContiguous(*tensor) && tensor->device.device_id == query_.device.device_id &&
-                tensor->device.device_type == query_.device.device_type;
-    for (int d = 1; good && d < rank; ++d) good = tensor->shape[d] == query_.shape[d - 1];
+                tensor->device.device_type == query_.device.device_type &&
+                tensor->shape[4] == (i == 0 ? query_.shape[3] : kStatsARow);
+    for (int d = 1; good && d < 4; ++d) good = tensor->shape[d] == query_.shape[d - 1];
     if (!good) ThrowMismatch(names[i], *tensor);
     pointers[i] = Address(*tensor);
     if (!IsAligned(pointers[i])) ThrowMisaligned(std::string(names[i]) + "'s data is not 16-byte aligned");
   }
   params.partial_o = static_cast<float*>(pointers[0]);
-  params.partial_lse = static_cast<float*>(pointers[1]);
+  params.partial_stats = static_cast<float*>(pointers[1]);
 }
 
 void AttentionPlan::LaunchOne(const Launch& launch, abi::TmaAttentionParams& call, driver::Stream stream) const {

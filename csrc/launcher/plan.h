@@ -20,9 +20,12 @@ class AttentionPlan : public ffi::Object {
   AttentionPlan(Driver driver, const ffi::Array<Fields>& launches, const Fields& problem, const DLTensor& query,
                 const DLTensor& key, const DLTensor& value, const DLTensor* mask);
 
-  // Arguments: query, key, value, mask or None, out [B, Hq, Nq, D], lse [B, Hq, Nq] float32 contiguous or None; with
-  // dropout also seed and offset (numbers, or int64 device scalars when a graph captures) and the number added to a
-  // device offset; with splits > 1 also partial_o [splits, B, Hq, Nq, D] and partial_lse [splits, B, Hq, Nq], float32.
+  // The result is whether query, key, value and mask have the shapes, strides, dtypes and device of the plan; if not,
+  // nothing was done. Not an error: the caller looks plans up by less than that, and an exception costs more than a
+  // call. Arguments: query, key, value, mask or None, out [B, Hq, Nq, D], lse [B, Hq, Nq] float32 contiguous or None;
+  // with dropout also seed and offset (numbers, or int64 device scalars when a graph captures) and the number added to
+  // a device offset; with splits > 1 also partial_o [splits, B, Hq, Nq, D] and partial_stats
+  // [splits, B, Hq, Nq, 2], float32.
   void operator()(ffi::PackedArgs arguments, ffi::Any* result) const;
 
  private:

@@ -8,9 +8,9 @@ namespace ffpa::ptx {
 
 // A barrier in shared memory, named by its address. Phases alternate parity, starting with 0.
 struct Mbarrier {
-  unsigned address;
+  u32 address;
 
-  __device__ __forceinline__ void init(unsigned arrivals) const {
+  __device__ __forceinline__ void init(u32 arrivals) const {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address), "r"(arrivals));
   }
 
@@ -25,7 +25,7 @@ struct Mbarrier {
   }
 
   // An arrival that also makes the phase wait for `bytes` written by the copy engine.
-  __device__ __forceinline__ void arrive_expect(unsigned bytes) const {
+  __device__ __forceinline__ void arrive_expect(u32 bytes) const {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes) : "memory");
   }
 
@@ -35,7 +35,7 @@ struct Mbarrier {
   }
 
   // Blocks until the phase of the given parity is complete.
-  __device__ __forceinline__ void wait(unsigned parity) const {
+  __device__ __forceinline__ void wait(u32 parity) const {
     asm volatile(
         "{\n"
         ".reg .pred done;\n"

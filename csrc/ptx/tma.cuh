@@ -19,10 +19,11 @@ __device__ __forceinline__ void prefetch_tensor_map(const abi::TensorMap& map) {
 }
 
 // Starts the load of one box into shared memory; `full` counts its bytes. What lies outside of the tensor becomes zero.
-__device__ __forceinline__ void load_tile(unsigned destination, const abi::TensorMap& map, TileCoordinates at,
+__device__ __forceinline__ void load_tile(u32 destination, const abi::TensorMap& map, TileCoordinates at,
                                           Mbarrier full) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cta.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+      "cp.async.bulk.tensor.4d.shared::cta.global.tile.mbarrier::"
+      "complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
       "[%6];" ::"r"(destination),
       "l"(&map), "r"(at.column), "r"(at.row), "r"(at.head), "r"(at.batch), "r"(full.address)
       : "memory");

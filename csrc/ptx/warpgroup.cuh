@@ -1,6 +1,8 @@
 // Roles of warpgroups: register reallocation, named barriers, warp-uniform values.
 #pragma once
 
+#include "core/types.cuh"
+
 namespace ffpa::ptx {
 
 // The same value in every lane, known to be so to the compiler.
@@ -8,12 +10,12 @@ __device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xfffffff
 
 // Hides from the compiler where a value came from. What is computed from it afterwards is computed anew, instead of
 // being kept in registers since an earlier place that computed the same.
-__device__ __forceinline__ void forget(unsigned& value) { asm volatile("mov.b32 %0, %0;" : "+r"(value)); }
+__device__ __forceinline__ void forget(u32& value) { asm volatile("mov.b32 %0, %0;" : "+r"(value)); }
 
 // True in one lane of a converged warp. The compiler knows that no other lane follows, which keeps the issue of bulk
 // copies free of loops over lanes.
 __device__ __forceinline__ bool elect_one() {
-  unsigned elected;
+  u32 elected;
   asm volatile(
       "{\n"
       ".reg .pred chosen;\n"

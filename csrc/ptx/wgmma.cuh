@@ -1,39 +1,41 @@
 // Warpgroup matrix multiply-accumulate (wgmma, sm_90a): D[64, N] += A[64, 16] B[16, N], float32 accumulators.
 //
-// Operands in shared memory are described by 64-bit words; all tiles here lie in 128-byte rows of 64 elements with the
-// copy engine's 128-byte swizzle, in atoms of 8 rows (1024 bytes), so that only two things vary:
-//   K-major  (A; B = K in QK^T): rows are M or N, the 64 columns are k. One k16 step advances the address by 32 bytes.
-//   MN-major (B = V in PV):      rows are k, the 64 columns are n. Columns 64.. lie `column_group_bytes` further on; one
-//                                k16 step advances the address by 16 rows, 2048 bytes.
+// Operands in shared memory are described by 64-bit words. All tiles here lie in rows of 64 elements (128 bytes) with the
+// copy engine's 128-byte swizzle, in atoms of 8 rows, so that two things vary:
+//   K-major (A; B = K in QK^T): rows are m or n, columns are k. A step of 16 k advances the address by 32 bytes.
+//   N-major (B = V in PV): rows are k, columns are n; columns 64.. lie `column_group_bytes` further on. A step of 16 k
+//   advances the address by 16 rows, 2048 bytes.
 #pragma once
 
+#include "core/types.cuh"
 #include "core/variant.cuh"
 
 namespace ffpa::ptx {
 
 // A matrix descriptor; its low word holds the address and is the only part that moves.
 struct WgmmaDescriptor {
-  unsigned low;
-  unsigned high;
+  u32 low;
+  u32 high;
 
-  __device__ __forceinline__ WgmmaDescriptor advance(unsigned bytes) const { return {low + bytes / 16, high}; }
+  __device__ __forceinline__ WgmmaDescriptor advance(u32 bytes) const { return {low + bytes / 16, high}; }
 
-  __device__ __forceinline__ unsigned long long word() const {
-    return static_cast<unsigned long long>(high) << 32 | low;
-  }
+  __device__ __forceinline__ u64 word() const { return static_cast<u64>(high) << 32 | low; }
 };
 
-inline constexpr unsigned kSwizzleAtomBytes = 1024;
+inline constexpr u32 kSwizzleAtomBytes = 1024;
 
 // Stride between 8-row groups in the high word, 128-byte swizzle in its top bits.
-inline constexpr unsigned kWgmmaHighWord = kSwizzleAtomBytes / 16 | 1u << 30;
+inline constexpr u32 kWgmmaHighWord = kSwizzleAtomBytes / 16 | 1u << 30;
 
-__device__ __forceinline__ WgmmaDescriptor k_major_descriptor(unsigned address) {
-  return {address / 16 | 1u << 16, kWgmmaHighWord};
+// The bits above say which block of the cluster.
+__device__ __forceinline__ u32 block_offset(u32 address) { return address & 0x3ffff; }
+
+__device__ __forceinline__ WgmmaDescriptor k_major_descriptor(u32 address) {
+  return {block_offset(address) / 16 | 1u << 16, kWgmmaHighWord};
 }
 
-__device__ __forceinline__ WgmmaDescriptor mn_major_descriptor(unsigned address, unsigned column_group_bytes) {
-  return {address / 16 | column_group_bytes / 16 << 16, kWgmmaHighWord};
+__device__ __forceinline__ WgmmaDescriptor mn_major_descriptor(u32 address, u32 column_group_bytes) {
+  return {block_offset(address) / 16 | column_group_bytes / 16 << 16, kWgmmaHighWord};
 }
 
 // Orders register writes before the wgmma that follow.
@@ -80,64 +82,89 @@ struct Wgmma;
 #define FFPA_WGMMA_REGS_128 FFPA_WGMMA_REGS_120 ", %120, %121, %122, %123, %124, %125, %126, %127"
 
 #define FFPA_WGMMA_ACC_8 "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7])
-#define FFPA_WGMMA_ACC_16 FFPA_WGMMA_ACC_8, "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15])
-#define FFPA_WGMMA_ACC_24 FFPA_WGMMA_ACC_16, "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23])
-#define FFPA_WGMMA_ACC_32 FFPA_WGMMA_ACC_24, "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
-#define FFPA_WGMMA_ACC_40 FFPA_WGMMA_ACC_32, "+f"(c[32]), "+f"(c[33]), "+f"(c[34]), "+f"(c[35]), "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39])
-#define FFPA_WGMMA_ACC_48 FFPA_WGMMA_ACC_40, "+f"(c[40]), "+f"(c[41]), "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47])
-#define FFPA_WGMMA_ACC_56 FFPA_WGMMA_ACC_48, "+f"(c[48]), "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55])
-#define FFPA_WGMMA_ACC_64 FFPA_WGMMA_ACC_56, "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])
-#define FFPA_WGMMA_ACC_72 FFPA_WGMMA_ACC_64, "+f"(c[64]), "+f"(c[65]), "+f"(c[66]), "+f"(c[67]), "+f"(c[68]), "+f"(c[69]), "+f"(c[70]), "+f"(c[71])
-#define FFPA_WGMMA_ACC_80 FFPA_WGMMA_ACC_72, "+f"(c[72]), "+f"(c[73]), "+f"(c[74]), "+f"(c[75]), "+f"(c[76]), "+f"(c[77]), "+f"(c[78]), "+f"(c[79])
-#define FFPA_WGMMA_ACC_88 FFPA_WGMMA_ACC_80, "+f"(c[80]), "+f"(c[81]), "+f"(c[82]), "+f"(c[83]), "+f"(c[84]), "+f"(c[85]), "+f"(c[86]), "+f"(c[87])
-#define FFPA_WGMMA_ACC_96 FFPA_WGMMA_ACC_88, "+f"(c[88]), "+f"(c[89]), "+f"(c[90]), "+f"(c[91]), "+f"(c[92]), "+f"(c[93]), "+f"(c[94]), "+f"(c[95])
-#define FFPA_WGMMA_ACC_104 FFPA_WGMMA_ACC_96, "+f"(c[96]), "+f"(c[97]), "+f"(c[98]), "+f"(c[99]), "+f"(c[100]), "+f"(c[101]), "+f"(c[102]), "+f"(c[103])
-#define FFPA_WGMMA_ACC_112 FFPA_WGMMA_ACC_104, "+f"(c[104]), "+f"(c[105]), "+f"(c[106]), "+f"(c[107]), "+f"(c[108]), "+f"(c[109]), "+f"(c[110]), "+f"(c[111])
-#define FFPA_WGMMA_ACC_120 FFPA_WGMMA_ACC_112, "+f"(c[112]), "+f"(c[113]), "+f"(c[114]), "+f"(c[115]), "+f"(c[116]), "+f"(c[117]), "+f"(c[118]), "+f"(c[119])
-#define FFPA_WGMMA_ACC_128 FFPA_WGMMA_ACC_120, "+f"(c[120]), "+f"(c[121]), "+f"(c[122]), "+f"(c[123]), "+f"(c[124]), "+f"(c[125]), "+f"(c[126]), "+f"(c[127])
+#define FFPA_WGMMA_ACC_16 \
+  FFPA_WGMMA_ACC_8, "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15])
+#define FFPA_WGMMA_ACC_24                                                                                       \
+  FFPA_WGMMA_ACC_16, "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), \
+      "+f"(c[23])
+#define FFPA_WGMMA_ACC_32                                                                                       \
+  FFPA_WGMMA_ACC_24, "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), \
+      "+f"(c[31])
+#define FFPA_WGMMA_ACC_40                                                                                       \
+  FFPA_WGMMA_ACC_32, "+f"(c[32]), "+f"(c[33]), "+f"(c[34]), "+f"(c[35]), "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), \
+      "+f"(c[39])
+#define FFPA_WGMMA_ACC_48                                                                                       \
+  FFPA_WGMMA_ACC_40, "+f"(c[40]), "+f"(c[41]), "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), \
+      "+f"(c[47])
+#define FFPA_WGMMA_ACC_56                                                                                       \
+  FFPA_WGMMA_ACC_48, "+f"(c[48]), "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), \
+      "+f"(c[55])
+#define FFPA_WGMMA_ACC_64                                                                                       \
+  FFPA_WGMMA_ACC_56, "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), \
+      "+f"(c[63])
+#define FFPA_WGMMA_ACC_72                                                                                       \
+  FFPA_WGMMA_ACC_64, "+f"(c[64]), "+f"(c[65]), "+f"(c[66]), "+f"(c[67]), "+f"(c[68]), "+f"(c[69]), "+f"(c[70]), \
+      "+f"(c[71])
+#define FFPA_WGMMA_ACC_80                                                                                       \
+  FFPA_WGMMA_ACC_72, "+f"(c[72]), "+f"(c[73]), "+f"(c[74]), "+f"(c[75]), "+f"(c[76]), "+f"(c[77]), "+f"(c[78]), \
+      "+f"(c[79])
+#define FFPA_WGMMA_ACC_88                                                                                       \
+  FFPA_WGMMA_ACC_80, "+f"(c[80]), "+f"(c[81]), "+f"(c[82]), "+f"(c[83]), "+f"(c[84]), "+f"(c[85]), "+f"(c[86]), \
+      "+f"(c[87])
+#define FFPA_WGMMA_ACC_96                                                                                       \
+  FFPA_WGMMA_ACC_88, "+f"(c[88]), "+f"(c[89]), "+f"(c[90]), "+f"(c[91]), "+f"(c[92]), "+f"(c[93]), "+f"(c[94]), \
+      "+f"(c[95])
+#define FFPA_WGMMA_ACC_104                                                                                         \
+  FFPA_WGMMA_ACC_96, "+f"(c[96]), "+f"(c[97]), "+f"(c[98]), "+f"(c[99]), "+f"(c[100]), "+f"(c[101]), "+f"(c[102]), \
+      "+f"(c[103])
+#define FFPA_WGMMA_ACC_112                                                                                \
+  FFPA_WGMMA_ACC_104, "+f"(c[104]), "+f"(c[105]), "+f"(c[106]), "+f"(c[107]), "+f"(c[108]), "+f"(c[109]), \
+      "+f"(c[110]), "+f"(c[111])
+#define FFPA_WGMMA_ACC_120                                                                                \
+  FFPA_WGMMA_ACC_112, "+f"(c[112]), "+f"(c[113]), "+f"(c[114]), "+f"(c[115]), "+f"(c[116]), "+f"(c[117]), \
+      "+f"(c[118]), "+f"(c[119])
+#define FFPA_WGMMA_ACC_128                                                                                \
+  FFPA_WGMMA_ACC_120, "+f"(c[120]), "+f"(c[121]), "+f"(c[122]), "+f"(c[123]), "+f"(c[124]), "+f"(c[125]), \
+      "+f"(c[126]), "+f"(c[127])
 
 // R and the numbers after it name the operands behind the N / 2 accumulators.
-#define FFPA_WGMMA_SS(N, R, R1, R2, R3, TYPE)                                                            \
-  asm volatile(                                                                                          \
-      "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %" #R2 ", 0;\n"                                \
-      "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" FFPA_WGMMA_REGS_##R "}, %" #R \
-      ", %" #R1 ", accumulate, 1, 1, 0, %" #R3 ";\n}\n"                                                  \
-      : FFPA_WGMMA_ACC_##R                                                                               \
-      : "l"(a.word()), "l"(b.word()), "n"(kAccumulate), "n"(static_cast<int>(kMajor)))
+#define FFPA_WGMMA_SS(N, R, R1, R2, R3, TYPE)                                                           \
+  asm volatile("{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %" #R2                               \
+               ", 0;\n"                                                                                 \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" FFPA_WGMMA_REGS_##R \
+               "}, %" #R ", %" #R1 ", accumulate, 1, 1, 0, %" #R3 ";\n}\n"                              \
+               : FFPA_WGMMA_ACC_##R                                                                     \
+               : "l"(a.word()), "l"(b.word()), "n"(kAccumulate), "n"(static_cast<int>(kMajor)))
 
-#define FFPA_WGMMA_RS(N, R, R1, R2, R3, R4, R5, R6, TYPE)                                                \
-  asm volatile(                                                                                          \
-      "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %" #R5 ", 0;\n"                                \
-      "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" FFPA_WGMMA_REGS_##R "}, {%" #R \
-      ", %" #R1 ", %" #R2 ", %" #R3 "}, %" #R4 ", accumulate, 1, 1, %" #R6 ";\n}\n"                      \
-      : FFPA_WGMMA_ACC_##R                                                                               \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.word()), "n"(kAccumulate), "n"(static_cast<int>(kMajor)))
+#define FFPA_WGMMA_RS(N, R, R1, R2, R3, R4, R5, R6, TYPE)                                               \
+  asm volatile("{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %" #R5                               \
+               ", 0;\n"                                                                                 \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" FFPA_WGMMA_REGS_##R \
+               "}, {%" #R ", %" #R1 ", %" #R2 ", %" #R3 "}, %" #R4 ", accumulate, 1, 1, %" #R6 ";\n}\n" \
+               : FFPA_WGMMA_ACC_##R                                                                     \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.word()), "n"(kAccumulate),           \
+                 "n"(static_cast<int>(kMajor)))
 
-#define FFPA_WGMMA_SHAPE(N, R, R1, R2, R3, R4, R5, R6)                                                \
-  template <>                                                                                         \
-  struct Wgmma<N> {                                                                                   \
-    template <class Element, BMajor kMajor, int kAccumulate>                                          \
-    static __device__ __forceinline__ void ss(float* c, WgmmaDescriptor a, WgmmaDescriptor b) {       \
-      if constexpr (is_bf16<Element>) {                                                               \
-        FFPA_WGMMA_SS(N, R, R1, R2, R3, "bf16");                                                      \
-      } else {                                                                                        \
-        FFPA_WGMMA_SS(N, R, R1, R2, R3, "f16");                                                       \
-      }                                                                                               \
-    }                                                                                                 \
-    template <class Element, BMajor kMajor, int kAccumulate>                                          \
-    static __device__ __forceinline__ void rs(float* c, const unsigned* a, WgmmaDescriptor b) {       \
-      if constexpr (is_bf16<Element>) {                                                               \
-        FFPA_WGMMA_RS(N, R, R1, R2, R3, R4, R5, R6, "bf16");                                          \
-      } else {                                                                                        \
-        FFPA_WGMMA_RS(N, R, R1, R2, R3, R4, R5, R6, "f16");                                           \
-      }                                                                                               \
-    }                                                                                                 \
+#define FFPA_WGMMA_SHAPE(N, R, R1, R2, R3, R4, R5, R6)                                          \
+  template <>                                                                                   \
+  struct Wgmma<N> {                                                                             \
+    template <class Element, BMajor kMajor, int kAccumulate>                                    \
+    static __device__ __forceinline__ void ss(float* c, WgmmaDescriptor a, WgmmaDescriptor b) { \
+      if constexpr (is_same<Element, bf16>) {                                                   \
+        FFPA_WGMMA_SS(N, R, R1, R2, R3, "bf16");                                                \
+      } else {                                                                                  \
+        FFPA_WGMMA_SS(N, R, R1, R2, R3, "f16");                                                 \
+      }                                                                                         \
+    }                                                                                           \
+    template <class Element, BMajor kMajor, int kAccumulate>                                    \
+    static __device__ __forceinline__ void rs(float* c, const u32* a, WgmmaDescriptor b) {      \
+      if constexpr (is_same<Element, bf16>) {                                                   \
+        FFPA_WGMMA_RS(N, R, R1, R2, R3, R4, R5, R6, "bf16");                                    \
+      } else {                                                                                  \
+        FFPA_WGMMA_RS(N, R, R1, R2, R3, R4, R5, R6, "f16");                                     \
+      }                                                                                         \
+    }                                                                                           \
   };
-
-template <class Element>
-inline constexpr bool is_bf16 = false;
-template <>
-inline constexpr bool is_bf16<bf16> = true;
 
 FFPA_WGMMA_SHAPE(32, 16, 17, 18, 19, 20, 21, 22)
 FFPA_WGMMA_SHAPE(64, 32, 33, 34, 35, 36, 37, 38)

@@ -7,6 +7,7 @@ import platform
 import sys
 from collections.abc import Sequence
 
+from .driver import open_library, version
 from .packs import GROUP, Pack, PackSet, discover
 from .version import core_version
 
@@ -49,8 +50,7 @@ def info_lines(packs: PackSet) -> list[str]:
     if not torch.cuda.is_available():
         lines.append("no CUDA device: calls run on PyTorch's SDPA, or on the reference with backend='reference'")
         return [*lines, *pack_lines(packs)]
-    driver = torch._C._cuda_getDriverVersion()  # type: ignore[attr-defined]
-    lines.append(f"CUDA driver API {driver // 1000}.{driver % 1000 // 10}")
+    lines.append("CUDA driver API {}.{}".format(*version(open_library())))
     for index in range(torch.cuda.device_count()):
         p = torch.cuda.get_device_properties(index)
         capability = f"{p.major}.{p.minor}"

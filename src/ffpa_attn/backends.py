@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import enum
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
 
 
 class Hint(enum.Enum):
@@ -21,16 +23,28 @@ class Hint(enum.Enum):
 
 @dataclass(frozen=True)
 class Backend:
-    """Base of all backends. Frozen and hashable; the hash is computed once because every call looks it up."""
+    """Base of all backends; frozen and hashable.
+
+    Attributes:
+        spec: the backend as text: its name, and a line "field=value" for each field that differs from its default.
+            Made once: every call hashes it, and it is what a compiled graph can hold.
+    """
 
     name: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        values = tuple(getattr(self, f.name) for f in fields(self))
-        object.__setattr__(self, "_hash", hash((type(self).__name__, values)))
+        lines = [self.name]
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if value != f.default:
+                lines.append(f"{f.name}={value!r}")
+        object.__setattr__(self, "spec", "\n".join(lines))
+
+    if TYPE_CHECKING:
+        spec: ClassVar[str]  # set on the instance; no field
 
     def __hash__(self) -> int:
-        return self._hash  # type: ignore[attr-defined, no-any-return]
+        return hash(self.spec)
 
 
 @dataclass(frozen=True)
@@ -173,6 +187,16 @@ def resolve_hint(backend: CUDABackend) -> Hint:
 BACKENDS: dict[str, type[Backend]] = {c.name: c for c in (CUDABackend, SDPABackend, ReferenceBackend)}
 
 
+@lru_cache(maxsize=256)
+def decode(spec: str) -> Backend | None:
+    """The backend with this `spec`; None for ""."""
+    if not spec:
+        return None
+    name, *lines = spec.split("\n")
+    values = (line.split("=", 1) for line in lines)
+    return BACKENDS[name](**{field: ast.literal_eval(value) for field, value in values})
+
+
 def resolve_backend(backend: Backend | str | None, forward_backend: Backend | str | None) -> Backend | None:
     """The one backend of a call from its two arguments; None when neither is given.
 
@@ -194,7 +218,7 @@ def _as_backend(argument: str, value: Any) -> Backend | None:
     if isinstance(value, str):
         if value not in BACKENDS:
             raise ValueError(f"{argument}={value!r} is no backend; allowed are {names} or a backend object")
-        return BACKENDS[value]()
+        return _DEFAULTS[value]
     raise TypeError(f"{argument} must be {names} or a backend object, got {type(value).__name__}")
 
 
@@ -240,3 +264,6 @@ def _positive(name: str, value: object, *, multiple: int) -> None:
     if value < 1 or value % multiple:
         what = "a positive int" if multiple == 1 else f"a positive multiple of {multiple}"
         raise ValueError(f"CUDABackend: {name}={value}; allowed is {what}")
+
+
+_DEFAULTS: dict[str, Backend] = {name: kind() for name, kind in BACKENDS.items()}

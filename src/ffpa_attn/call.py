@@ -58,8 +58,9 @@ class Call:
         is_view = not unbatched and all(a is b for a, b in zip(cast, tensors, strict=True))
         return cls(problem, q, k, v, attn_mask, nhd, unbatched, is_view)
 
-    def finish(self, out: Tensor, lse: Tensor | None) -> Tensor | tuple[Tensor, Tensor]:
-        """The results in the caller's layout and dimensions."""
+    def finish(self, result: Tensor | tuple[Tensor, Tensor]) -> Tensor | tuple[Tensor, Tensor]:
+        """A result, out or (out, lse), in the caller's layout and dimensions."""
+        out, lse = result if isinstance(result, tuple) else (result, None)
         if self.nhd:
             out = out.transpose(1, 2)
         for _ in range(self.unbatched):

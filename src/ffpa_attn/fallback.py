@@ -83,11 +83,20 @@ def _safe_mask(mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """
     boolean = mask.dtype == torch.bool
     if not boolean:
-        mask = cast_mask(mask, dtype)
+        mask = _within_range(cast_mask(mask, dtype))
     dead = ~mask.any(dim=-1, keepdim=True) if boolean else (mask == -math.inf).all(dim=-1, keepdim=True)
     if torch.is_grad_enabled():
         mask = mask | dead if boolean else mask.masked_fill(dead, 0.0)
     return mask, dead
+
+
+def _within_range(mask: Tensor) -> Tensor:
+    """Finite values not below a quarter of float32's lowest: SDPA's kernels multiply a mask by log2(e), which turns
+    the lowest number into -inf. What is left still swallows every score."""
+    lowest = torch.finfo(torch.float32).min / 4
+    if torch.finfo(mask.dtype).min > lowest:
+        return mask
+    return mask.masked_fill((mask < lowest) & (mask != -math.inf), lowest)
 
 
 def cast_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 from ffpa_attn import recipes
 from ffpa_attn.device import DeviceInfo, device_info
 from ffpa_attn.launcher import MASK_KINDS, Launcher, MisalignedError, default_launcher
+from ffpa_attn.layout import result_strides
 
 if TYPE_CHECKING:
     from ffpa_attn.manifest import KernelInfo
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 16  # bytes
 
-Launch = Callable[..., "tuple[Tensor, Tensor | None]"]
+Result = Tensor | tuple[Tensor, Tensor]
+Launch = Callable[..., "Result | None"]
 
 
 def _stride_fault(tensor: Tensor) -> str | None:
@@ -43,31 +45,21 @@ def needs_copy(tensor: Tensor) -> str | None:
 
 
 def output_strides(query: Tensor) -> tuple[int, int, int, int]:
-    """Strides, in elements, of the output [B, H, N, D] for ``query``: of [B, N, H, D] storage when query is such a
-    view (also a chunk of a fused projection), else of contiguous [B, H, N, D]."""
-    _, heads, rows, columns = query.shape
-    if heads > 1 and rows > 1 and query.stride(1) < query.stride(2):
-        return rows * heads * columns, columns, heads * columns, 1
-    return heads * rows * columns, rows * columns, columns, 1
+    """Strides, in elements, of the output [B, H, N, D] for ``query``; see ``layout.result_strides``."""
+    return result_strides(query.shape, query.stride())
 
 
-def _allocator(query: Tensor, want_lse: bool) -> Callable[[Tensor], tuple[Tensor, Tensor | None]]:
+def _allocator(query: Tensor) -> Callable[[Tensor], Tensor]:
+    """A function that gives the output for a query with the shape and strides of this one."""
     # Results come from torch itself, not through tvm-ffi's allocator: that costs the same and gives tensors whose
     # storage belongs to a DLPack capsule, which `record_stream` and `resize_` do not know.
     strides = output_strides(query)
+    if query.stride() == strides:
+        return torch.empty_like  # the cheapest call, and it gives these strides
     shape, dtype, device = query.shape, query.dtype, query.device
-    lse_shape, lse_strides = shape[:3], (shape[1] * shape[2], shape[2], 1)
     # empty_strided parses its arguments faster than empty does.
-    empty_like, empty_strided, float32 = torch.empty_like, torch.empty_strided, torch.float32
-    like = query.stride() == strides  # then empty_like, the cheaper call, gives these strides
-
-    def allocate(tensor: Tensor) -> tuple[Tensor, Tensor | None]:
-        out = empty_like(tensor) if like else empty_strided(shape, strides, dtype=dtype, device=device)
-        if not want_lse:
-            return out, None
-        return out, empty_strided(lse_shape, lse_strides, dtype=float32, device=device)
-
-    return allocate
+    empty_strided = torch.empty_strided
+    return lambda _: empty_strided(shape, strides, dtype=dtype, device=device)
 
 
 def _philox_arguments(philox: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -89,17 +81,20 @@ def prepare(
     attn_mask: Tensor | None,
     want_lse: bool,
     *,
+    merge: tuple[KernelInfo, bytes | Callable[[], bytes]] | None = None,
     launcher: Launcher | None = None,
     device: DeviceInfo | None = None,
 ) -> Launch:
-    """A function ``launch(query, key, value, attn_mask=None, philox=()) -> (out, lse or None)`` for calls whose
-    tensors have the shapes, strides, dtypes and device of the ones given here.
+    """A function ``launch(query, key, value, attn_mask=None, philox=())`` for calls whose tensors have the shapes,
+    strides, dtypes and device of the ones given here. It returns out, or with ``want_lse`` (out, lse); for tensors
+    that do not fit it returns None and launches nothing.
 
     ``query`` [B, Hq, Nq, D], ``key`` and ``value`` [B, Hkv, Nkv, D], ``attn_mask`` expanded to [B, Hq, Nq, Nkv] with
     stride 0 where it is broadcast. ``image`` is the kernel's cubin, or a function that reads it, called at most once a
     process. ``out`` has query's shape and dtype and the strides of ``output_strides``; ``lse`` is [B, Hq, Nq] float32.
     For a problem with dropout ``philox`` is (seed, offset), two numbers, or (seed, offset, added), two int64 scalars on
-    the device, as a graph capture has them, and a number added to the offset. An input that ``needs_copy`` is copied in
+    the device, as a graph capture has them, and a number added to the offset. ``merge`` is the kernel, with its cubin,
+    that joins partial results where ``kernel`` splits the keys. An input that ``needs_copy`` is copied in
     each call. ``launcher`` and ``device`` are the process's launcher and the problem's device unless given.
 
     Raises ``DriverNotFoundError``, ``LaunchError`` and ``ValueError``; ``launch`` itself raises ``LaunchError``.
@@ -108,16 +103,23 @@ def prepare(
     device = device_info(problem.device_index) if device is None else device
     spec = recipes.launch_spec(kernel, problem, device)
     launches = [(launcher.kernel(kernel, image), spec)]
+    splits = spec.splits
+    if splits > 1:
+        if merge is None:
+            raise ValueError(f"kernel {kernel.id} splits the keys and comes without a kernel that merges")
+        launches.append((launcher.kernel(*merge), recipes.launch_spec(merge[0], problem, device)))
     facts = {
         "causal": bool(problem.is_causal),
         "scale": float(problem.scale),
         "mask_kind": MASK_KINDS[problem.mask_kind],
         "dropout_p": float(problem.dropout_p),
     }
-    allocate = _allocator(query, want_lse)
-    plans: dict[tuple[bool, ...], Callable[..., None]] = {}  # by which of query, key, value are copied
+    allocate = _allocator(query)
+    lse_shape, lse_device = query.shape[:3], query.device
+    partial_shape = (splits, *query.shape)
+    plans: dict[tuple[bool, ...], Callable[..., bool]] = {}  # by which of query, key, value are copied
 
-    def copied_call(tensors: tuple[Tensor, ...], attn_mask: Tensor | None, rest: tuple[Any, ...]) -> None:
+    def copied_call(tensors: tuple[Tensor, ...], attn_mask: Tensor | None, rest: tuple[Any, ...]) -> bool:
         copied = tuple(needs_copy(tensor) is not None for tensor in tensors)
         # clone, because contiguous() keeps a contiguous tensor that only starts at a wrong address.
         query, key, value = (
@@ -127,32 +129,51 @@ def prepare(
         plan = plans.get(copied)
         if plan is None:
             plan = plans[copied] = launcher.plan(launches, facts, query, key, value, attn_mask)
-        plan(query, key, value, attn_mask, *rest)
+        return plan(query, key, value, attn_mask, *rest)
 
     if any(needs_copy(tensor) is not None for tensor in (query, key, value)):
+        # The plan knows the copies, so what the copies are made of is compared here.
+        given = [(tensor.shape, tensor.stride(), tensor.dtype, tensor.device) for tensor in (query, key, value)]
 
-        def launch_copied(
-            query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, philox: tuple[Any, ...] = ()
-        ) -> tuple[Tensor, Tensor | None]:
-            out, lse = allocate(query)
-            copied_call((query, key, value), attn_mask, (out, lse, *_philox_arguments(philox)))
-            return out, lse
+        def plan(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, *rest: Any) -> bool:
+            tensors = (query, key, value)
+            if [(t.shape, t.stride(), t.dtype, t.device) for t in tensors] != given:
+                return False
+            return copied_call(tensors, attn_mask, rest)
 
-        return launch_copied
-
-    plan = launcher.plan(launches, facts, query, key, value, attn_mask)
+    else:
+        plan = launcher.plan(launches, facts, query, key, value, attn_mask)
 
     def launch(
         query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, philox: tuple[Any, ...] = ()
-    ) -> tuple[Tensor, Tensor | None]:
-        out, lse = allocate(query)
+    ) -> Result | None:
+        out = allocate(query)
+        lse = torch.empty(lse_shape, dtype=torch.float32, device=lse_device) if want_lse else None
+        rest = _philox_arguments(philox) if philox else ()
+        if splits > 1:
+            partial_o = torch.empty(partial_shape, dtype=torch.float32, device=lse_device)
+            partial_stats = torch.empty((*partial_shape[:-1], 2), dtype=torch.float32, device=lse_device)
+            rest = (*rest, partial_o, partial_stats)
         try:
-            plan(query, key, value, attn_mask, out, lse, *_philox_arguments(philox))
+            fits = plan(query, key, value, attn_mask, out, lse, *rest)
         except MisalignedError:
-            copied_call((query, key, value), attn_mask, (out, lse, *_philox_arguments(philox)))
-        return out, lse
+            fits = copied_call((query, key, value), attn_mask, (out, lse, *rest))
+        if not fits:
+            return None
+        return out if lse is None else (out, lse)
 
-    return launch
+    if want_lse or splits > 1 or problem.dropout_p > 0.0:
+        return launch
+
+    def launch_output(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor | None:
+        # `launch` without what this kind of call does not need; the host time of a call counts in microseconds.
+        out = allocate(query)
+        try:
+            return out if plan(query, key, value, attn_mask, out, None) else None
+        except MisalignedError:
+            return out if copied_call((query, key, value), attn_mask, (out, None)) else None
+
+    return launch_output
 
 
 def run(
@@ -167,9 +188,11 @@ def run(
     philox: tuple[Any, ...] = (),
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """``prepare`` and one call of what it returns; same arguments and errors."""
+    """``prepare`` and one call of what it returns, as (out, lse or None); same arguments and errors."""
     launch = prepare(kernel, image, problem, query, key, value, attn_mask, want_lse, **options)
-    return launch(query, key, value, attn_mask, philox)
+    result = launch(query, key, value, attn_mask, philox) if philox else launch(query, key, value, attn_mask)
+    assert result is not None  # they are the tensors of the plan
+    return result if isinstance(result, tuple) else (result, None)
 
 
 def empty_result(problem: Problem, query: Tensor, want_lse: bool = True) -> tuple[Tensor, Tensor | None]:

@@ -85,13 +85,14 @@ class Launcher:
         key: Tensor,
         value: Tensor,
         attn_mask: Tensor | None,
-    ) -> Callable[..., None]:
+    ) -> Callable[..., bool]:
         """A prepared call of ``launches``, pairs of a loaded kernel and its launch, which run in order on one stream.
 
         ``problem`` has causal, scale, mask_kind, dropout_p; the tensors are examples of what calls will bring, with
         the same shapes, strides, dtypes and device. The result is called with (query, key, value, attn_mask or None,
         out, lse or None), with dropout also (seed, offset, offset_value), with splits > 1 also (partial_o,
-        partial_lse). It may be called from many threads. It raises ``MisalignedError`` before launching anything.
+        partial_stats). It returns False, and does nothing, for tensors that do not fit the plan. It may be called from
+        many threads. It raises ``MisalignedError`` before launching anything.
         """
         main = launches[0][1]
         facts = dict(problem, q_tiles=main.q_tiles, splits=main.splits, kv_per_split=main.kv_per_split)
@@ -103,7 +104,7 @@ class Launcher:
             }
             for kernel, spec in launches
         ]
-        plan: Callable[..., None] = self._module.make_attention_plan(
+        plan: Callable[..., bool] = self._module.make_attention_plan(
             self._driver, rows, facts, query, key, value, attn_mask
         )
         return plan

@@ -13,6 +13,7 @@ from typing import Any
 
 SCHEMA = 1  # of the file's layout
 PACK_ABI = 1  # kPackAbi of csrc/abi/attention_params.h
+DEBUG_FAMILIES = ("fp16", "fp8", "fp4")  # kernels of unquantised, FP8 and FP4 calls
 
 _ID = re.compile(r"[a-z0-9_]+\.[a-z0-9_]+(-[a-z0-9_]+)+")
 _WORD = re.compile(r"[a-z][a-z0-9_]*")
@@ -81,7 +82,8 @@ class KernelInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A pack's manifest. `kernels` are sorted by id."""
+    """A pack's manifest. `kernels` are sorted by id. `debug` are the families whose kernel may be forced at run time
+    (see `ffpa_attn.debug`); the file has the key only where there are any."""
 
     schema: int
     pack: str
@@ -92,10 +94,14 @@ class Manifest:
     compiler: Compiler
     flags: tuple[str, ...]
     kernels: tuple[KernelInfo, ...]
+    debug: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """The file's text; the same manifest gives the same text."""
-        return json.dumps(asdict(self), indent=1, sort_keys=True, ensure_ascii=True) + "\n"
+        data = asdict(self)
+        if not self.debug:
+            del data["debug"]
+        return json.dumps(data, indent=1, sort_keys=True, ensure_ascii=True) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Manifest:
@@ -113,6 +119,7 @@ class Manifest:
         for key, known in (("schema", SCHEMA), ("pack_abi", PACK_ABI)):
             if type(data.get(key)) is not int or data[key] != known:
                 raise ManifestError(f"manifest: {key} = {data.get(key)!r}: this runtime reads {known}")
+        data.setdefault("debug", [])
         _exact_keys("manifest", data, cls)
         compiler = data["compiler"]
         if not isinstance(compiler, dict):
@@ -133,6 +140,7 @@ class Manifest:
             ),
             flags=_list_of(_text)("manifest", "flags", data["flags"]),
             kernels=tuple(_kernel(index, row) for index, row in enumerate(data["kernels"])),
+            debug=_list_of(_one_of(*DEBUG_FAMILIES))("manifest", "debug", data["debug"]),
         )
         _unique("id", [kernel.id for kernel in manifest.kernels])
         _unique("entry", [kernel.entry for kernel in manifest.kernels])
@@ -199,7 +207,7 @@ _KERNEL_CHECKS: Mapping[str, Check] = {
     "impl": _matching(_WORD),
     "ext": _matching(_WORD),
     "recipe": _matching(_WORD),
-    "problems": _list_of(_one_of("prefill", "decode"), minimum=1),
+    "problems": _list_of(_one_of("prefill", "decode", "merge"), minimum=1),
     "arch": _matching(_ARCH),
     "capabilities": _list_of(_matching(_CAPABILITY), minimum=1),
     "rank": _integer(-1),

@@ -2,34 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import fields
-from functools import lru_cache
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from .backends import BACKENDS, Backend, CUDABackend, resolve_backend
+from .backends import Backend, CUDABackend, decode, resolve_backend
 from .layout import result_strides
 from .runtime import default_runtime
-
-
-def encode(backend: Backend | None) -> str:
-    """A backend as the string that the operator takes; "" for None."""
-    if backend is None:
-        return ""
-    values = {f.name: getattr(backend, f.name) for f in fields(backend) if getattr(backend, f.name) != f.default}
-    return json.dumps({"name": backend.name, **values}, sort_keys=True)
-
-
-@lru_cache(maxsize=256)
-def decode(text: str) -> Backend | None:
-    """The inverse of `encode`."""
-    if not text:
-        return None
-    values: dict[str, Any] = json.loads(text)
-    return BACKENDS[values.pop("name")](**values)
 
 
 @torch.library.custom_op("ffpa_attn::attention", mutates_args=())
@@ -45,8 +23,8 @@ def attention_op(
     return_lse: bool,
     strict: bool | None,
 ) -> tuple[Tensor, Tensor]:
-    """The forward pass; arguments as `ffpa_attn_func`, the backend from `encode`. Without return_lse the second
-    result is empty."""
+    """The forward pass; arguments as `ffpa_attn_func`, the backend as its `spec`, "" for None. Without return_lse the
+    second result is empty."""
     result = default_runtime().attention(
         query,
         key,
@@ -115,10 +93,18 @@ def traced_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale, chosen, return_lse, strict
         )
     out, lse = torch.ops.ffpa_attn.attention(
-        query, key, value, attn_mask, dropout_p, is_causal, scale, encode(chosen), return_lse, strict
+        query,
+        key,
+        value,
+        attn_mask,
+        dropout_p,
+        is_causal,
+        scale,
+        "" if chosen is None else chosen.spec,
+        return_lse,
+        strict,
     )
     return (out, lse) if return_lse else out
-
 
 
 def _traced_with_gradients(

@@ -168,7 +168,8 @@ def _mask_kind(attn_mask: Tensor | None, query: Tensor, shape: tuple[int, int, i
         kind = "additive_f32"
     else:
         raise TypeError(
-            f"attn_mask has dtype {attn_mask.dtype}; allowed are torch.bool, {query.dtype} (the query's) and torch.float32"
+            f"attn_mask has dtype {attn_mask.dtype}; allowed are torch.bool, {query.dtype} (the query's) "
+            "and torch.float32"
         )
     if attn_mask.device != query.device:
         raise ValueError(f"devices differ: query={query.device}, attn_mask={attn_mask.device}; all must be equal")

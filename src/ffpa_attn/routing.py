@@ -10,6 +10,7 @@ from .backends import Backend, CUDABackend, Hint, ReferenceBackend, SDPABackend
 from .config import SMALL_D_VARIABLE
 from .gates import Gates
 from .packs import Pack, PackSet
+from .remedy import Missing, remedy
 
 if TYPE_CHECKING:
     from .device import DeviceInfo
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 # Optional kernel features that change what a kernel computes; a kernel serves a call that needs exactly its own.
 CALL_FEATURES = frozenset({"bias", "bias32", "dropout"})
 _MASK_FEATURE = {"none": None, "boolean": "bias", "additive": "bias", "additive_f32": "bias32"}
+# Recipes whose kernels split the keys over blocks and need a merge kernel after them.
+SPLITTING_RECIPES = frozenset({"split_kv"})
 # CuTe kernels are compiled for multiples of this; others of the specification go to the native family.
 _CUTE_HEAD_DIM_MULTIPLE = 32
 
@@ -51,12 +54,16 @@ class Candidate:
 
 @dataclass(frozen=True)
 class KernelRoute:
-    """The call runs `kernel` of `pack`. `cast_mask`: the float32 mask is converted to the query's dtype first."""
+    """The call runs `kernel` of `pack`. `cast_mask`: the float32 mask is converted to the query's dtype first.
+
+    `merge` is the kernel of the pack that joins the results where `kernel` splits the keys.
+    """
 
     kernel: KernelInfo
     pack: Pack
     candidates: tuple[Candidate, ...] = ()
     cast_mask: bool = False
+    merge: KernelInfo | None = None
 
 
 @dataclass(frozen=True)
@@ -75,16 +82,24 @@ class ReferenceRoute:
 
 
 Route = KernelRoute | FallbackRoute | ReferenceRoute
+Choices = dict["_Wanted", "KernelRoute | FallbackRoute"]
 
 
 def route(
-    problem: Problem, device: DeviceInfo | None, backend: Backend | None, packs: PackSet, gates: Gates | None = None
+    problem: Problem,
+    device: DeviceInfo | None,
+    backend: Backend | None,
+    packs: PackSet,
+    gates: Gates | None = None,
+    choices: Choices | None = None,
 ) -> Route:
     """Choose where `problem` runs.
 
     Args:
         device: the CUDA device of the tensors; None when they are elsewhere.
         backend: what the caller asked for; None means a kernel where one applies, else SDPA.
+        choices: kernels chosen before among these packs; read and added to. Lengths, batches and heads do not matter to
+            the choice, so a decode loop, whose every call has another length, walks the manifests once.
     """
     gates = Gates() if gates is None else gates
     if isinstance(backend, ReferenceBackend):
@@ -96,9 +111,10 @@ def route(
     if reason is not None:
         return FallbackRoute(reason)
     assert device is not None
-    chosen = _choose(problem, device, cuda, packs, gates, cast_mask=False)
+    known = {} if choices is None else choices
+    chosen = _choose(problem, device, cuda, packs, gates, known, cast_mask=False)
     if isinstance(chosen, FallbackRoute) and problem.mask_kind == "additive_f32":
-        recast = _choose(problem, device, cuda, packs, gates, cast_mask=True)
+        recast = _choose(problem, device, cuda, packs, gates, known, cast_mask=True)
         if isinstance(recast, KernelRoute):
             return recast
     return chosen
@@ -131,14 +147,30 @@ def _gate(problem: Problem, device: DeviceInfo | None, backend: CUDABackend, gat
 
 
 def _choose(
-    problem: Problem, device: DeviceInfo, backend: CUDABackend, packs: PackSet, gates: Gates, *, cast_mask: bool
+    problem: Problem,
+    device: DeviceInfo,
+    backend: CUDABackend,
+    packs: PackSet,
+    gates: Gates,
+    choices: Choices,
+    *,
+    cast_mask: bool,
 ) -> KernelRoute | FallbackRoute:
     wanted = _Wanted.of(problem, device, backend, gates, cast_mask)
+    chosen = choices.get(wanted)
+    if chosen is None:
+        chosen = choices[wanted] = _walk(wanted, packs, cast_mask)
+    return chosen
+
+
+def _walk(wanted: _Wanted, packs: PackSet, cast_mask: bool) -> KernelRoute | FallbackRoute:
     eligible: list[tuple[tuple[object, ...], Pack, KernelInfo]] = []
     lost: list[Candidate] = []
     for pack in packs.packs:
         for kernel in pack.kernels:
             why = wanted.refuses(kernel)
+            if why is None and kernel.recipe in SPLITTING_RECIPES and _merge_of(kernel, pack) is None:
+                why = "the pack lacks its merge kernel"
             if why is None:
                 eligible.append((wanted.order(kernel), pack, kernel))
             else:
@@ -150,14 +182,23 @@ def _choose(
     _, pack, kernel = eligible[0]
     candidates = [Candidate(pack.name, kernel, None)]
     candidates += [Candidate(p.name, k, wanted.compare(kernel, k)) for _, p, k in eligible[1:]]
-    return KernelRoute(kernel, pack, (*candidates, *lost), cast_mask)
+    merge = _merge_of(kernel, pack) if kernel.recipe in SPLITTING_RECIPES else None
+    return KernelRoute(kernel, pack, (*candidates, *lost), cast_mask, merge)
+
+
+def _merge_of(kernel: KernelInfo, pack: Pack) -> KernelInfo | None:
+    """The kernel that joins the results of a `kernel` that splits the keys."""
+    wanted = (kernel.arch, kernel.capabilities, kernel.dtype)
+    found = (k for k in pack.kernels if k.recipe == "merge" and (k.arch, k.capabilities, k.dtype) == wanted)
+    return next(found, None)
 
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What a kernel must have, and the order among those that have it."""
+    """What a kernel must have, and the order among those that have it: all that the choice depends on."""
 
-    problem: Problem
+    dtype: str
+    head_dim: int
     device: DeviceInfo
     backend: CUDABackend
     hint: Hint
@@ -170,19 +211,19 @@ class _Wanted:
         dropout = "dropout" if problem.dropout_p > 0.0 else None
         features = frozenset(f for f in (mask, dropout) if f is not None)
         kind = "decode" if problem.q_len < gates.decode_q_len else "prefill"
-        return cls(problem, device, backend, backend.hint, kind, features)
+        return cls(problem.dtype, problem.head_dim, device, backend, backend.hint, kind, features)
 
     def refuses(self, kernel: KernelInfo) -> str | None:
         """Why `kernel` cannot run the problem, or None."""
         capability = "{}.{}".format(*self.device.capability)
         if capability not in kernel.capabilities:
             return f"loads on {', '.join(kernel.capabilities)}, the device is {capability}"
-        if kernel.dtype != self.problem.dtype:
-            return f"dtype {kernel.dtype}, not {self.problem.dtype}"
+        if kernel.dtype != self.dtype:
+            return f"dtype {kernel.dtype}, not {self.dtype}"
         if kernel.acc != self.backend.acc:
             return f"acc {kernel.acc}, not {self.backend.acc}"
-        if kernel.head_dim < self.problem.head_dim:
-            return f"head dim {kernel.head_dim} < {self.problem.head_dim}"
+        if kernel.head_dim < self.head_dim:
+            return f"head dim {kernel.head_dim} < {self.head_dim}"
         if self.kind not in kernel.problems and not (self.kind == "decode" and "prefill" in kernel.problems):
             return f"for {'/'.join(kernel.problems)}, not {self.kind}"
         features = CALL_FEATURES.intersection(kernel.features)
@@ -253,7 +294,7 @@ class _Wanted:
         if self.kind == "decode":
             return True
         cute = self.hint in (Hint.CUTE, Hint.CUTE_TMA)
-        return cute and (self.problem.head_dim % _CUTE_HEAD_DIM_MULTIPLE != 0 or bool(self.features))
+        return cute and (self.head_dim % _CUTE_HEAD_DIM_MULTIPLE != 0 or bool(self.features))
 
     def _stages(self, kernel: KernelInfo) -> int:
         if self.backend.stages is not None:
@@ -262,9 +303,9 @@ class _Wanted:
 
     def missing(self, packs: PackSet, seen: Iterable[KernelInfo]) -> str:
         """The text of a KernelNotFoundError."""
-        p = self.problem
         capability = "{}.{}".format(*self.device.capability)
-        wanted = f"{self.kind} {p.dtype} acc={self.backend.acc} head dim {p.head_dim} features {_names(self.features)}"
+        wanted = f"{self.kind} {self.dtype} acc={self.backend.acc} head dim {self.head_dim}"
+        wanted += f" features {_names(self.features)}"
         if self.hint is not Hint.AUTO:
             wanted += f" implementation {self.hint.value}"
         if self.backend.kernel is not None:
@@ -273,17 +314,16 @@ class _Wanted:
         text = f"no kernel for {wanted} on {self.device.name} (compute capability {capability}); packs seen: {names}"
         for rejected in packs.rejected:
             text += f"; turned away: {rejected.name} ({rejected.reason})"
-        return f"{text}. {self._remedy(capability, seen)}"
-
-    def _remedy(self, capability: str, seen: Iterable[KernelInfo]) -> str:
-        extra = {Hint.CUTE_TMA_FP8: "fp8", Hint.CUTE_TMA_FP4: "fp4"}.get(self.hint)
-        if extra is None and self.device.capability[0] == 12:
-            extra = "sm120"
-        served = any(capability in kernel.capabilities for kernel in seen)
-        install = "" if served else f"Install it with: pip install 'ffpa[{extra}]', or build" if extra else ""
-        arch = "{}{}".format(*self.device.capability)
-        build = f"it with: python -m ffpa_build build --arch {arch} --headdim {self.problem.head_dim}"
-        return f"{install or 'Build'} {build}"
+        needed = Missing(
+            self.device.capability,
+            self.hint,
+            self.dtype,
+            self.backend.acc,
+            self.head_dim,
+            self.features,
+            self.backend.kernel,
+        )
+        return f"{text}. {remedy(needed, seen)}"
 
 
 def auto_stages(ext: str, capability: tuple[int, int]) -> int:

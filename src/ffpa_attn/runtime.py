@@ -13,6 +13,7 @@ from . import fallback, philox, reference
 from .backends import Backend, CUDABackend, ReferenceBackend, SDPABackend, resolve_backend
 from .call import Call
 from .config import Config, default_config
+from .debug import forced_backend
 from .errors import FallbackError, KernelNotFoundError, PackError
 from .explanation import Explanation
 from .gates import Gates
@@ -20,13 +21,15 @@ from .layout import result_strides
 from .notices import Notices
 from .packs import PackSet, discover
 from .problem import Problem
-from .routing import GRADIENTS, FallbackRoute, KernelRoute, Reason, ReferenceRoute, Route, route
+from .routing import GRADIENTS, Choices, FallbackRoute, KernelRoute, Reason, ReferenceRoute, Route, route
 
 if TYPE_CHECKING:
     from .device import DeviceInfo
 
 Result = Tensor | tuple[Tensor, Tensor]
-Plan = Callable[[Tensor, Tensor, Tensor, Tensor | None], Result]
+# Give None, and do nothing, for tensors that do not fit; a runner's tensors are [B, H, N, D], a plan's the caller's.
+Runner = Callable[[Tensor, Tensor, Tensor, "Tensor | None"], "Result | None"]
+Plan = Runner
 
 MAX_PLANS = 4096
 
@@ -68,7 +71,9 @@ class Runtime:
         self._packs = packs
         self._launcher = launcher
         self._devices = _cuda_device if devices is None else devices
-        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._plans: dict[tuple[Any, ...], Plan] = {}  # by the whole signature
+        self._recent: dict[tuple[Any, ...], Plan] = {}  # by its first part: the last plan that fitted
+        self._choices: Choices = {}
         self._max_plans = max_plans
 
     @property
@@ -80,7 +85,7 @@ class Runtime:
 
     def clear(self) -> None:
         """Drop prepared calls and forget which fallback reasons have been given."""
-        self._plans.clear()
+        self._forget_plans()
         self.notices.reset()
 
     def attention(
@@ -101,7 +106,8 @@ class Runtime:
     ) -> Result:
         """`ffpa_attn.ffpa_attn_func` on this instance; eager only, a compiled graph calls the default instance."""
         # A call seen before runs its plan without any check. The signature holds all that the checks and the route
-        # depend on; what cannot be in it (gradients, wrapped tensors, autocast) leads past it.
+        # depend on; what cannot be in it (gradients, wrapped tensors, autocast) leads past it. Reading and hashing an
+        # attribute costs 0.1 us or more, so a first look-up is by less, and the plan itself turns other tensors away.
         signature: tuple[Any, ...] | None = None
         if (
             type(query) is Tensor
@@ -121,15 +127,9 @@ class Runtime:
             and not _dispatch_modes()
             and _functorch_level() is None
         ):
-            signature = (
+            recent = (
                 query.shape,
                 key.shape,
-                value.shape,
-                query.stride(),
-                key.stride(),
-                value.stride(),
-                query.dtype,
-                query.device,
                 None if attn_mask is None else (attn_mask.shape, attn_mask.stride(), attn_mask.dtype),
                 dropout_p,
                 is_causal,
@@ -140,11 +140,25 @@ class Runtime:
                 strict,
             )
             try:
+                plan = self._recent.get(recent)
+                if plan is not None:
+                    result = plan(query, key, value, attn_mask)
+                    if result is not None:
+                        return result
+                # other strides, dtypes or devices than last time
+                signature = (
+                    recent,
+                    value.shape,
+                    *((t.stride(), t.dtype, t.device) for t in (query, key, value)),
+                    None if attn_mask is None else attn_mask.device,
+                )
                 plan = self._plans.get(signature)
                 if plan is not None:
-                    return plan(query, key, value, attn_mask)
-            except (TypeError, ValueError):
-                # an unhashable argument, or a tensor that the plan does not fit: the checks have the right words
+                    result = plan(query, key, value, attn_mask)
+                    if result is not None:
+                        self._recent[recent] = plan
+                        return result
+            except TypeError:  # an unhashable argument: the checks have the right words
                 signature = None
         return self._first_call(
             signature,
@@ -225,7 +239,7 @@ class Runtime:
         error = self._refusal(taken, call, backend, self._is_strict(strict))
         if error is not None:
             raise error
-        return call.finish(*self._runner(taken, call)(call.query, call.key, call.value, call.attn_mask))
+        return _finished(call, self._runner(taken, call))
 
     def _first_call(
         self,
@@ -249,13 +263,13 @@ class Runtime:
         if isinstance(taken, FallbackRoute) and _is_news(taken, backend):
             self.notices.fallback(taken.reason.code, taken.reason.text)
         run = self._runner(taken, call)
-        out, lse = run(call.query, call.key, call.value, call.attn_mask)
+        result = _finished(call, run)
         on_device = self._devices(query.device) is not None
         if signature is not None and call.is_view and on_device and not call.problem.needs_grad:
             if len(self._plans) >= self._max_plans:
-                self._plans.clear()
-            self._plans[signature] = _plan(taken, call, run)
-        return call.finish(out, lse)
+                self._forget_plans()
+            self._plans[signature] = self._recent[signature[0]] = _plan(taken, call, run)
+        return result
 
     def _verified_route(self, call: Call, backend: Backend | None) -> Route:
         """The route, with the cubin of its kernel checked; a pack with a bad cubin is turned away for good."""
@@ -263,15 +277,19 @@ class Runtime:
         device = self._devices(call.query.device)
         while True:
             packs = self.packs if device is not None else PackSet()
-            taken = route(problem, device, backend, packs, self.gates)
+            taken = route(
+                problem, device, forced_backend(backend, self.config, packs), packs, self.gates, self._choices
+            )
             if not isinstance(taken, KernelRoute):
                 return taken
             try:
                 taken.pack.image(taken.kernel)
+                if taken.merge is not None:
+                    taken.pack.image(taken.merge)
                 return taken
             except PackError as error:
                 self._packs = self.packs.without(taken.pack, str(error))
-                self._plans.clear()
+                self._forget_plans()
 
     def _refusal(self, taken: Route, call: Call, backend: Backend | None, strict: bool) -> Exception | None:
         """The error that the call raises instead of falling back."""
@@ -289,6 +307,11 @@ class Runtime:
             return FallbackError(reason.code, f"strict mode: no kernel runs this call: {reason.text}")
         return None
 
+    def _forget_plans(self) -> None:
+        self._plans.clear()
+        self._recent.clear()
+        self._choices.clear()
+
     def _is_strict(self, strict: bool | None) -> bool:
         if strict is None:
             return self.config.strict
@@ -296,8 +319,8 @@ class Runtime:
             raise TypeError(f"strict={strict!r}; allowed are True, False and None")
         return strict
 
-    def _runner(self, taken: Route, call: Call) -> Callable[..., tuple[Tensor, Tensor | None]]:
-        """The function (query, key, value, attn_mask) -> (out, lse or None) for calls like this one."""
+    def _runner(self, taken: Route, call: Call) -> Runner:
+        """The function for calls like this one."""
         problem = call.problem
         if isinstance(taken, KernelRoute):
             return _empty_runner(problem) if problem.is_empty else self._kernel_runner(taken, call)
@@ -305,32 +328,36 @@ class Runtime:
             return _reference_runner(problem)
         return _sdpa_runner(problem)
 
-    def _kernel_runner(self, taken: KernelRoute, call: Call) -> Callable[..., tuple[Tensor, Tensor | None]]:
-        p = call.problem
+    def _kernel_runner(self, taken: KernelRoute, call: Call) -> Runner:
+        p, dtype = call.problem, call.query.dtype  # not `call`: the function is kept, and must not keep the tensors
         scores = (p.batch, p.heads, p.q_len, p.kv_len)
 
         def prepared_mask(mask: Tensor | None) -> Tensor | None:
             if mask is None:
                 return None
             if taken.cast_mask:
-                mask = fallback.cast_mask(mask, call.query.dtype)
+                mask = fallback.cast_mask(mask, dtype)
             return mask.expand(scores)
 
+        # Only what differs from the usual launch is named, so that launchers of tests can leave it out.
+        pack, follower = taken.pack, taken.merge
+        extra = {} if follower is None else {"merge": (follower, lambda: pack.image(follower))}
         launch = self._launch_module().prepare(
             taken.kernel,
-            taken.pack.image(taken.kernel),
+            lambda: taken.pack.image(taken.kernel),
             p,
             call.query,
             call.key,
             call.value,
             prepared_mask(call.attn_mask),
             p.want_lse,
+            **extra,
         )
         if p.mask_kind == "none" and p.dropout_p == 0.0:
             return launch  # type: ignore[no-any-return]
         elements = p.batch * p.heads * p.q_len * p.kv_len
 
-        def run(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        def run(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Result | None:
             if p.dropout_p == 0.0:
                 return launch(query, key, value, prepared_mask(mask))  # type: ignore[no-any-return]
             seed, offset = philox.reserve(query.device, elements)
@@ -362,60 +389,74 @@ def _is_news(taken: FallbackRoute, backend: Backend | None) -> bool:
     return taken.reason.code != "requested" and not (backend is None and taken.reason.code == "device")
 
 
-def _plan(taken: Route, call: Call, run: Callable[..., tuple[Tensor, Tensor | None]]) -> Plan:
-    """`run` with the steps around it for calls of one signature."""
-    want_lse, nhd = call.problem.want_lse, call.nhd
-    dtype, device = call.query.dtype, call.query.device
+def _finished(call: Call, run: Runner) -> Result:
+    result = run(call.query, call.key, call.value, call.attn_mask)
+    assert result is not None  # the runner was made for these tensors
+    return call.finish(result)
 
-    def plain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> Result:
-        return run(query, key, value, attn_mask)[0]
+
+def _plan(taken: Route, call: Call, run: Runner) -> Plan:
+    """`run` with the steps around it for calls of one signature. Plans are kept, so they hold nothing of `call`."""
+    nhd = call.nhd
+    dtype, device = call.query.dtype, call.query.device
+    value_shape = call.value.transpose(1, 2).shape if nhd else call.value.shape
 
     if isinstance(taken, KernelRoute) and not call.problem.is_empty:
         # the launcher compares every tensor with the plan, so nothing is checked here
         if not nhd:
-            return run if want_lse else plain  # type: ignore[return-value]
+            return run
 
-        def transposed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> Result:
-            out, lse = run(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), attn_mask)
-            out = out.transpose(1, 2)
-            return (out, lse) if lse is not None else out
+        def transposed(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> Result | None:
+            result = run(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), attn_mask)
+            return None if result is None else _swapped(result)
 
         return transposed
 
-    def checked(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> Result:
-        for tensor in (key, value):
-            if tensor.dtype != dtype or tensor.device != device:
-                raise ValueError("the tensors do not fit the plan")
-        if attn_mask is not None and attn_mask.device != device:
-            raise ValueError("the mask does not fit the plan")
+    def checked(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> Result | None:
+        if any(tensor.dtype != dtype or tensor.device != device for tensor in (query, key, value)):
+            return None
+        if value.shape != value_shape or (attn_mask is not None and attn_mask.device != device):
+            return None
         if nhd:
             query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-        return call.finish(*run(query, key, value, attn_mask))
+        result = run(query, key, value, attn_mask)
+        return _swapped(result) if nhd and result is not None else result
 
     return checked
 
 
-def _sdpa_runner(problem: Problem) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    def run(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        return fallback.sdpa(
-            query,
-            key,
-            value,
-            mask,
-            dropout_p=problem.dropout_p,
-            is_causal=problem.is_causal,
-            scale=problem.scale,
-            want_lse=problem.want_lse,
+def _swapped(result: Result) -> Result:
+    """A result in [B, N, H, D]."""
+    return (result[0].transpose(1, 2), result[1]) if isinstance(result, tuple) else result.transpose(1, 2)
+
+
+def _result(out: Tensor, lse: Tensor | None) -> Result:
+    return out if lse is None else (out, lse)
+
+
+def _sdpa_runner(problem: Problem) -> Runner:
+    def run(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Result:
+        return _result(
+            *fallback.sdpa(
+                query,
+                key,
+                value,
+                mask,
+                dropout_p=problem.dropout_p,
+                is_causal=problem.is_causal,
+                scale=problem.scale,
+                want_lse=problem.want_lse,
+            )
         )
 
     return run
 
 
-def _reference_runner(problem: Problem) -> Callable[..., tuple[Tensor, Tensor | None]]:
+def _reference_runner(problem: Problem) -> Runner:
     p = problem
     elements = p.batch * p.heads * p.q_len * p.kv_len
 
-    def run(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def run(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Result:
         stream = philox.reserve(query.device, elements) if p.dropout_p > 0.0 else None
         out, lse = reference.attention(
             query,
@@ -427,19 +468,19 @@ def _reference_runner(problem: Problem) -> Callable[..., tuple[Tensor, Tensor | 
             dropout_p=p.dropout_p,
             philox=stream,
         )
-        return fallback.in_order_of(query, out), lse.to(torch.float32) if p.want_lse else None
+        return _result(fallback.in_order_of(query, out), lse.to(torch.float32) if p.want_lse else None)
 
     return run
 
 
-def _empty_runner(problem: Problem) -> Callable[..., tuple[Tensor, Tensor | None]]:
+def _empty_runner(problem: Problem) -> Runner:
     """No row or no key: zeros, and an LSE of -inf."""
 
-    def run(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def run(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Result:
         strides = result_strides(query.shape, query.stride())
         out = torch.empty_strided(query.shape, strides, dtype=query.dtype, device=query.device).zero_()
         lse = query.new_full(query.shape[:3], -torch.inf, dtype=torch.float32) if problem.want_lse else None
-        return out, lse
+        return _result(out, lse)
 
     return run
 

@@ -64,18 +64,19 @@ def build_report(
     jobs: int | None = None,
     quiet: bool = False,
     part: tuple[int, int] | None = None,
+    nvcc_threads: int | None = None,
 ) -> BuildReport:
     """Compiles a selection, and says what became of each variant.
 
     `toolchain` is a name of `variants/toolchains/` (None: the default); `jobs` None sizes the pool from cores and
-    memory; `part` (i, n) compiles the i-th of n shards only.
+    memory; `part` (i, n) compiles the i-th of n shards only; `nvcc_threads` None leaves them to nvcc.
     """
     spec = load_spec() if spec is None else spec
     variants = expand(spec, selection).variants
     if part is not None:
         variants = shard(variants, *part)
     declared = toolchain_spec(spec, toolchain)
-    return build_variants(spec, variants, declared, cache_dir or default_cache_dir(), jobs, quiet)
+    return build_variants(spec, variants, declared, cache_dir or default_cache_dir(), jobs, quiet, nvcc_threads)
 
 
 def assemble_packs(
@@ -91,7 +92,7 @@ def assemble_packs(
         built = [row for row in report.built if row.variant.pack == pack.name]
         if built and pack.name not in incomplete:
             pack_version = distribution_version(spec, selection, pack.name) if version is None else version
-            packs[pack.name] = write_pack(pack, built, report.toolchain, pack_version, out_dir)
+            packs[pack.name] = write_pack(pack, built, report.toolchain, pack_version, out_dir, selection.debug)
     return packs
 
 
@@ -105,10 +106,19 @@ def build_packs(
     cache_dir: Path | None = None,
     jobs: int | None = None,
     quiet: bool = False,
+    nvcc_threads: int | None = None,
 ) -> dict[str, PackBuild]:
     """Compiles a selection (restricted to `selection.packs`) and writes its packs. Raises BuildFailed, BuildError."""
     spec = load_spec() if spec is None else spec
-    report = build_report(selection, spec=spec, toolchain=toolchain, cache_dir=cache_dir, jobs=jobs, quiet=quiet)
+    report = build_report(
+        selection,
+        spec=spec,
+        toolchain=toolchain,
+        cache_dir=cache_dir,
+        jobs=jobs,
+        quiet=quiet,
+        nvcc_threads=nvcc_threads,
+    )
     if report.failures:
         raise BuildFailed(report)
     return assemble_packs(report, selection, out_dir, spec=spec, version=version)

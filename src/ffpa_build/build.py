@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ffpa_build.cache import Cache, Entry, cache_key
@@ -78,15 +78,17 @@ def build_variants(
     cache_dir: Path,
     jobs: int | None = None,
     quiet: bool = False,
+    nvcc_threads: int | None = None,
 ) -> BuildReport:
-    """Compiles what the cache does not have, with `jobs` compiles at once (None: from cores and memory).
+    """Compiles what the cache does not have, with `jobs` compiles at once (None: from cores and memory), each with
+    `nvcc_threads` threads where nvcc compiles.
 
     A variant that fails does not stop the others. Raises BuildError only for what concerns all of them.
     """
     for target in dict.fromkeys(variant.target for variant in variants):
         check_target(declared, target)
     cache_dir = cache_dir.resolve()  # compiles run elsewhere
-    toolchain = resolve(declared, cache_dir)
+    toolchain = replace(resolve(declared, cache_dir), threads=nvcc_threads or 0)
     cache = Cache(cache_dir)
     sources = Sources(spec.csrc)
     failures: dict[str, Failure] = {}

@@ -1,4 +1,4 @@
-"""The command line: `python -m ffpa_build plan | build | show | clean`.
+"""The command line: `python -m ffpa_build plan | build | install | show | clean`.
 
 Imports what a command needs when it runs, so that `plan` answers at once.
 """
@@ -6,8 +6,9 @@ Imports what a command needs when it runs, so that `plan` answers at once.
 from __future__ import annotations
 
 import json
-import shutil
+import os
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,29 +16,36 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ffpa_build.environment import Settings, settings
 from ffpa_build.errors import BuildError, SelectionError
+from ffpa_build.flags import BUILD, INSTALL, SELECTION, Flag, group
 from ffpa_build.matrix import Matrix, Variant, expand, shard
 from ffpa_build.model import Spec
 from ffpa_build.selection import Selection
 from ffpa_build.spec import load_spec
 
 if TYPE_CHECKING:
-    from ffpa_build.build import Failure
+    from ffpa_build.build import BuildReport, Failure
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_SELECTION_OPTIONS = (
-    click.option("--preset", default="default", show_default=True, help="Selection of variants/presets.toml."),
-    click.option("--arch", help="Archs or aliases (sm80, ada, hopper, 120f), or all."),
-    click.option("--ext", help="Extension families, or all."),
-    click.option("--headdim", help="default, all, or multiples of 8 up to 1024."),
-    click.option("--stages", help="Pipeline depths, or all."),
-    click.option("--dtype", help="bf16, fp16, or all."),
-    click.option("--acc", help="Accumulators f32, f16, or all."),
-    click.option("--features", help="Optional kernel features, all, or none."),
-    click.option("--pack", help="Packs of variants/packs.toml, or all."),
-    click.option("--shard", "part", metavar="I/N", help="Only part I of N of the variants."),
-)
+
+def _from_table(*flags: Flag) -> tuple[Callable[[Command], Command], ...]:
+    """The options of rows of the table; what is not given is None, so that a variable can say it."""
+    options = []
+    for row in flags:
+        if row.options:
+            variable = f" [{row.variable}]" if row.variable else ""
+            text = f"{row.help[0].upper()}{row.help[1:]}{variable}."
+            kind: dict[str, Any] = {"metavar": row.metavar} if row.metavar else {"is_flag": True}
+            options.append(click.option(*row.options, row.argument, help=text, **kind))
+    return tuple(options)
+
+
+_SELECTION_OPTIONS = _from_table(*group(SELECTION))
+_BUILD_OPTIONS = _from_table(*group(BUILD))
+_INSTALL_OPTIONS = _from_table(*group(INSTALL))
+_SHARD = click.option("--shard", "part", metavar="I/N", help="Only part I of N of the variants.")
 _ROOT = click.option("--root", type=click.Path(path_type=Path), help="Source tree; default: the one around this file.")
 _CACHE = click.option("--cache-dir", type=click.Path(path_type=Path), help="Default: the user's cache folder.")
 _OUT = click.option("--out", type=click.Path(path_type=Path), help="Where packs go; default: build/packs.")
@@ -54,23 +62,18 @@ def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
     return apply
 
 
-def _select(spec: Spec, chosen: dict[str, str | None]) -> tuple[Selection, Matrix]:
-    selection = Selection.make(
-        spec,
-        chosen["preset"] or "default",
-        archs=chosen["arch"],
-        ext=chosen["ext"],
-        head_dims=chosen["headdim"],
-        stages=chosen["stages"],
-        dtypes=chosen["dtype"],
-        acc=chosen["acc"],
-        features=chosen["features"],
-        packs=chosen["pack"],
-    )
-    matrix = expand(spec, selection)
-    if chosen["part"] is not None:
-        matrix = Matrix(shard(matrix.variants, *_parse_shard(chosen["part"])), matrix.skips)
-    return selection, matrix
+def _settings(spec: Spec, chosen: dict[str, Any]) -> Settings:
+    """Options over variables; notices go to the user."""
+    found = settings(spec, os.environ, chosen)
+    for notice in found.notices:
+        click.echo(f"note: {notice}", err=True)
+    return found
+
+
+def _matrix(spec: Spec, selection: Selection, part: str | None) -> Matrix:
+    """A selection without kernels (`--ext none`) is asked for, not a mistake."""
+    matrix = expand(spec, selection, empty=not selection.exts)
+    return matrix if part is None else Matrix(shard(matrix.variants, *_parse_shard(part)), matrix.skips)
 
 
 def _parse_shard(text: str) -> tuple[int, int]:
@@ -97,14 +100,19 @@ def main() -> None:
 
 
 @main.command()
-@_options(*_SELECTION_OPTIONS, _ROOT, _JSON)
-def plan(root: Path | None, as_json: bool, **chosen: str | None) -> None:
+@_options(*_SELECTION_OPTIONS, _SHARD, _ROOT, _JSON)
+def plan(root: Path | None, as_json: bool, part: str | None, **chosen: Any) -> None:
     """Print what a selection builds, without building it."""
     spec = load_spec(root)
-    selection, matrix = _select(spec, chosen)
+    selection = _settings(spec, chosen).selection
+    matrix = _matrix(spec, selection, part)
     if as_json:
         click.echo(json.dumps(_plan_data(spec, selection, matrix), indent=1))
-        return
+    else:
+        _print_plan(spec, matrix)
+
+
+def _print_plan(spec: Spec, matrix: Matrix) -> None:
     counts = Counter((variant.pack, variant.impl.id, variant.arch.name) for variant in matrix.variants)
     for pack in spec.packs.values():
         total = sum(count for (name, _, _), count in counts.items() if name == pack.name)
@@ -113,7 +121,7 @@ def plan(root: Path | None, as_json: bool, **chosen: str | None) -> None:
         for (name, impl, arch), count in counts.items():
             if name == pack.name:
                 click.echo(f"  {impl:28} {arch:8} {count:5}   {_axes(matrix, impl, arch)}")
-    click.echo(f"total: {len(matrix.variants)} kernels")
+    click.echo(f"total: {len(matrix.variants)} kernels{'' if matrix.variants else ': runtime and launcher only'}")
     if matrix.skips:
         click.echo("left out:")
         for skip in matrix.skips:
@@ -161,30 +169,40 @@ def _plan_data(spec: Spec, selection: Selection, matrix: Matrix) -> dict[str, An
 
 
 @main.command()
-@_options(*_SELECTION_OPTIONS, _ROOT, _CACHE, _OUT, _TOOLCHAIN, _JSON)
-@click.option("-j", "--jobs", type=int, help="Compiles at once; default: from cores and memory.")
+@_options(*_SELECTION_OPTIONS, _SHARD, *_BUILD_OPTIONS, _ROOT, _OUT, _JSON)
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def build(
     root: Path | None,
-    cache_dir: Path | None,
     out: Path | None,
-    toolchain: str | None,
     as_json: bool,
-    jobs: int | None,
     quiet: bool,
-    **chosen: str | None,
+    part: str | None,
+    ptxas_verbose: bool,
+    **chosen: Any,
 ) -> None:
     """Compile a selection and write its packs below build/packs. Exit status 1 if a kernel failed."""
     from ffpa_build.api import assemble_packs
     from ffpa_build.build import build_variants
     from ffpa_build.cache import default_cache_dir
-    from ffpa_build.toolchain import toolchain_spec
 
     spec = load_spec(root)
-    selection, matrix = _select(spec, chosen)
-    declared = toolchain_spec(spec, toolchain)
-    report = build_variants(spec, matrix.variants, declared, cache_dir or default_cache_dir(), jobs, quiet)
-    packs = assemble_packs(report, selection, out or spec.root / "build" / "packs", spec=spec)
+    found = _settings(spec, chosen)
+    matrix = _matrix(spec, found.selection, part)
+    if not matrix.variants:
+        click.echo("no kernels are selected, nothing is built")
+        return
+    report = build_variants(
+        spec,
+        matrix.variants,
+        found.toolchain,
+        found.cache or default_cache_dir(),
+        found.jobs,
+        quiet,
+        found.nvcc_threads,
+    )
+    if ptxas_verbose:
+        _print_ptxas(report)
+    packs = assemble_packs(report, found.selection, out or spec.root / "build" / "packs", spec=spec)
     cached = len(matrix.variants) - report.compiled
     if as_json:
         data = {
@@ -203,6 +221,11 @@ def build(
     if report.failures:
         _print_failures(report.failures)
         sys.exit(1)
+
+
+def _print_ptxas(report: BuildReport) -> None:
+    for built in report.built:
+        click.echo(f"{built.variant.id}\n{textwrap.indent(built.entry.log.strip(), '  ')}", err=True)
 
 
 def _print_failures(failures: tuple[Failure, ...]) -> None:
@@ -283,6 +306,7 @@ def find_variant(spec: Spec, kernel_id: str) -> Variant:
         dtypes=[parts[2]],
         acc=["f16" if "accf16" in parts else "f32"],
         features=features,
+        opt_in="all",
     )
     if target:
         from dataclasses import replace
@@ -300,15 +324,27 @@ def find_variant(spec: Spec, kernel_id: str) -> Variant:
 def clean(root: Path | None, cache_dir: Path | None, out: Path | None, with_cache: bool) -> None:
     """Remove the packs that `build` wrote."""
     from ffpa_build.cache import default_cache_dir
+    from ffpa_build.outputs import CACHE_FOLDERS, pack_folders, remove
 
     spec = load_spec(root)
-    folder = out or spec.root / "build" / "packs"
-    # Only what a build writes: --out may name a folder that holds other things.
-    removed = [folder / pack.package for pack in spec.packs.values()]
+    paths = pack_folders(spec, out)
     if with_cache:
         cache = cache_dir or default_cache_dir()
-        removed += [cache / name for name in ("cubins", "jobs", "toolchains")]
-    for path in removed:
-        if path.is_dir():
-            shutil.rmtree(path)
-            click.echo(f"removed {path}")
+        paths += [cache / name for name in CACHE_FOLDERS]
+    for path in remove(paths):
+        click.echo(f"removed {path}")
+
+
+@main.command()
+@_options(*_SELECTION_OPTIONS, *_BUILD_OPTIONS, *_INSTALL_OPTIONS, _ROOT)
+def install(root: Path | None, **chosen: Any) -> None:
+    """Compile a selection and install its distributions into this Python with pip: what build.sh runs."""
+    from ffpa_build.install import Steps, run, shared_memory_cache
+
+    spec = load_spec(root)
+    if chosen["shm"]:
+        chosen["cache"] = str(shared_memory_cache(chosen["cache"], create=not chosen["dry_run"]))
+    found = _settings(spec, chosen)
+    matrix = _matrix(spec, found.selection, None)
+    _print_plan(spec, matrix)
+    sys.exit(run(Steps.plan(spec, found, matrix, chosen), dry_run=chosen["dry_run"]))

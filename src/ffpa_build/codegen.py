@@ -5,11 +5,12 @@ from __future__ import annotations
 from ffpa_build.matrix import Variant
 
 # Every kernel template can ask for these; a feature that only some family declares is added for that family.
-BASE_FEATURES = ("bias", "bias_f32", "dropout")
+BASE_FEATURES = ("bias", "bias32", "dropout")
+_CONSTANTS = {"bias32": "kBiasF32"}
 
 
 def _constant(feature: str) -> str:
-    return "k" + "".join(part.capitalize() for part in feature.split("_"))
+    return _CONSTANTS.get(feature) or "k" + "".join(part.capitalize() for part in feature.split("_"))
 
 
 def generate(variant: Variant) -> str:

@@ -104,6 +104,8 @@ def _nvcc(source: str, headers: Mapping[str, str], arch: str, toolchain: Toolcha
             path.write_text(text, encoding="utf-8")
         command = [toolchain.nvcc, f"-arch={arch}", *flags_for("nvcc"), "-Xcudafe"]
         command += [f"--orig_src_path_name={name}.cu", f"{name}.cu", "-o", "out.cubin"]
+        if toolchain.threads:
+            command += ["--threads", str(toolchain.threads)]
         result = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
         log = (result.stdout + result.stderr).strip()
         if result.returncode != 0:

@@ -137,7 +137,7 @@ pack = {_quote(pack.name)}
 [tool.hatch.build.hooks.custom]
 pack = {_quote(pack.name)}
 
-[tool.hatch.build.targets.sdist]
+{_DEVELOPMENT if core else ""}[tool.hatch.build.targets.sdist]
 only-include = ["hatch_build.py", "LICENSE", "README.md"]
 
 [tool.hatch.build.targets.wheel]
@@ -156,6 +156,12 @@ The {kind} of ffpa, exact attention for head dimensions up to 1024, for {", ".jo
 Install `{META}` with the extra for your GPU rather than this wheel by its own name, and the two stay of one version.
 """
 
+
+_DEVELOPMENT = """\
+[tool.hatch.build]
+dev-mode-dirs = ["../../src"]
+
+"""
 
 _HATCH_BUILD = '''\
 """Hands this distribution's build to ffpa_build.wheel, two folders up in the tree and beside this file in an sdist."""

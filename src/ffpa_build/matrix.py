@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from ffpa_build.errors import SelectionError
@@ -83,12 +83,15 @@ def feature_sets(impl: Impl, selected: tuple[str, ...]) -> list[tuple[str, ...]]
     ]
 
 
-def expand(spec: Spec, selection: Selection) -> Matrix:
-    """The variants of a selection. Raises SelectionError if there is none."""
+def expand(spec: Spec, selection: Selection, empty: bool = False) -> Matrix:
+    """The variants of a selection. Raises SelectionError if there is none, unless `empty` allows that."""
     variants: list[Variant] = []
     skips: list[Skip] = []
     for impl in spec.impls:
-        if impl.ext not in selection.exts:
+        if impl.ext not in selection.exts or impl.problems == ("merge",):
+            continue
+        if impl.opt_in and impl.opt_in not in selection.opt_in:
+            skips += [Skip(impl.id, arch, "every variant", f"needs opt_in {impl.opt_in}") for arch in selection.archs]
             continue
         for arch_name in selection.emulate or selection.archs:
             targets = selection.archs if selection.emulate else (arch_name,)
@@ -106,10 +109,29 @@ def expand(spec: Spec, selection: Selection) -> Matrix:
                         variants.append(item)
                     else:
                         skips.append(item)
-    if not variants:
+    variants += _followers(spec, variants)
+    if not variants and not empty:
         reasons = "; ".join(dict.fromkeys(f"{s.impl} {s.arch}: {s.what}: {s.reason}" for s in skips))
-        raise SelectionError(f"the selection is empty: {reasons}")
+        raise SelectionError(f"the selection is empty: {reasons or 'ext = none: no kernels'}")
     return Matrix(tuple(variants), tuple(skips))
+
+
+def _followers(spec: Spec, variants: list[Variant]) -> list[Variant]:
+    """What the variants need to run after them: one variant of each needed impl for each arch, target and dtype.
+
+    A selection names no head dims and stages of these: they serve every head dim, and have one depth.
+    """
+    impls = {impl.id: impl for impl in spec.impls}
+    found: dict[tuple[str, str, str, str], Variant] = {}
+    for variant in variants:
+        for name in variant.impl.needs:
+            impl = impls[f"{variant.impl.family}.{name}"]
+            key = (impl.id, variant.arch.name, variant.target.name, variant.dtype)
+            if key not in found:
+                found[key] = replace(
+                    variant, impl=impl, acc="f32", head_dim=impl.head_dim.largest, stages=impl.stages[0], features=()
+                )
+    return list(found.values())
 
 
 def _unsupported(impl: Impl, arch: str, selection: Selection) -> Iterator[Skip]:

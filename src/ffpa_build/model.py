@@ -9,7 +9,8 @@ from pathlib import Path
 
 DTYPES = ("bf16", "fp16")
 ACCUMULATORS = ("f32", "f16")
-PROBLEMS = ("prefill", "decode")
+# "merge" is what a kernel does that only follows another one.
+PROBLEMS = ("prefill", "decode", "merge")
 TOOLCHAIN_KINDS = ("nvrtc", "nvcc")
 MAX_HEAD_DIM = 1024
 HEAD_DIM_MULTIPLE = 8
@@ -61,6 +62,10 @@ class HeadDims:
         if self.values:
             return head_dim in self.values
         return self.minimum <= head_dim <= self.maximum and head_dim % self.multiple == 0
+
+    @property
+    def largest(self) -> int:
+        return max(self.values) if self.values else self.maximum // self.multiple * self.multiple
 
     def __str__(self) -> str:
         if self.values:
@@ -115,6 +120,8 @@ class Impl:
     spills: tuple[Rule, ...]
     skip: tuple[Rule, ...]
     memory_mib: int
+    needs: tuple[str, ...] = ()  # names of impls of the family that launch after this one
+    opt_in: str = ""  # the name that a selection has to opt in to; "" for kernels that every selection may have
 
     @property
     def id(self) -> str:
@@ -147,6 +154,7 @@ class Preset:
     acc: tuple[str, ...]
     stages: tuple[int, ...]
     features: tuple[str, ...]
+    opt_in: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -189,6 +197,10 @@ class Spec:
     @property
     def features(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(feature for impl in self.impls for feature in impl.features))
+
+    @property
+    def opt_ins(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(impl.opt_in for impl in self.impls if impl.opt_in))
 
     @property
     def stages(self) -> tuple[int, ...]:

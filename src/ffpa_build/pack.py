@@ -40,11 +40,14 @@ class PackBuild:
 def local_label(spec: Spec, selection: Selection, pack: Pack | None = None) -> str:
     """The local part of a version, without the +: empty for a build of every arch of the pack (None: of all packs).
 
-    `sm80.sm89` for a build restricted to these; `emulated.sm89.for.sm90a` for kernels compiled for another arch.
+    `sm80.sm89` for a build restricted to these; `emulated.sm89.for.sm90a` for kernels compiled for another arch;
+    `nokernels` where nothing is compiled.
     """
     declared = [arch for arch in spec.archs if any(arch in p.archs for p in ([pack] if pack else spec.packs.values()))]
     chosen = [arch for arch in (selection.emulate or selection.archs) if arch in declared]
     labels = [spec.archs[arch].label for arch in spec.archs if arch in chosen]
+    if not labels or not selection.exts:
+        return "nokernels"
     if selection.emulate:
         return ".".join(["emulated", *labels, "for", *(spec.archs[arch].label for arch in selection.archs)])
     return "" if len(chosen) == len(declared) else ".".join(labels)
@@ -84,7 +87,9 @@ def kernel_info(built: Built) -> KernelInfo:
     )
 
 
-def make_manifest(pack: Pack, built: Iterable[Built], toolchain: Toolchain, version: str) -> Manifest:
+def make_manifest(
+    pack: Pack, built: Iterable[Built], toolchain: Toolchain, version: str, debug: tuple[str, ...] = ()
+) -> Manifest:
     """The manifest of a pack. `source_digest` covers the generated sources and every header that they reach."""
     rows = sorted(built, key=lambda item: item.variant.id)
     digest = hashlib.sha256()
@@ -103,13 +108,21 @@ def make_manifest(pack: Pack, built: Iterable[Built], toolchain: Toolchain, vers
         compiler=Compiler(toolchain.kind, toolchain.version),
         flags=flags_for(toolchain.kind),
         kernels=tuple(kernel_info(row) for row in rows),
+        debug=debug,
     )
 
 
-def write_pack(pack: Pack, built: Iterable[Built], toolchain: Toolchain, version: str, out_dir: Path) -> PackBuild:
+def write_pack(
+    pack: Pack,
+    built: Iterable[Built],
+    toolchain: Toolchain,
+    version: str,
+    out_dir: Path,
+    debug: tuple[str, ...] = (),
+) -> PackBuild:
     """Writes `<out_dir>/<package>`, replacing what is there; a pack that is there already is left alone."""
     rows = tuple(built)
-    manifest = make_manifest(pack, rows, toolchain, version)
+    manifest = make_manifest(pack, rows, toolchain, version, debug)
     contents: dict[str, bytes] = {
         "__init__.py": b"",
         "manifest.json": manifest.to_json().encode(),

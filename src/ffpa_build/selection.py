@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ffpa_attn.manifest import DEBUG_FAMILIES
 from ffpa_build.errors import SelectionError
 from ffpa_build.model import ACCUMULATORS, DTYPES, HEAD_DIM_MULTIPLE, MAX_HEAD_DIM, Spec
 
@@ -15,6 +16,8 @@ class Selection:
 
     `archs` are compile targets. With `emulate`, the kernels of those archs are compiled for every target and nothing
     else is built. `features` are the optional features compiled besides the plain kernel. `packs` restricts the packs.
+    `opt_in` names kernels that no selection has unasked. `debug` are the families whose kernel can be forced at run
+    time.
     """
 
     archs: tuple[str, ...]
@@ -26,6 +29,8 @@ class Selection:
     acc: tuple[str, ...]
     features: tuple[str, ...]
     packs: tuple[str, ...]
+    opt_in: tuple[str, ...] = ()
+    debug: tuple[str, ...] = ()
 
     @classmethod
     def make(
@@ -41,11 +46,14 @@ class Selection:
         acc: str | Sequence[str] | None = None,
         features: str | Sequence[str] | None = None,
         packs: str | Sequence[str] | None = None,
+        opt_in: str | Sequence[str] | None = None,
+        debug: str | Sequence[str] = (),
     ) -> Selection:
         """The selection of a preset; every argument that is not None replaces the preset's value.
 
-        A string is a comma-separated list, or `all` (for `features` also `none`; for `head_dims` a named set such as
-        `default`). Raises SelectionError with the argument, the value and what is allowed.
+        A string is a comma-separated list, or `all` (for `ext`, `features`, `opt_in` and `debug` also `none`; for
+        `head_dims` a named set such as `default`). Raises SelectionError with the argument, the value and what is
+        allowed.
         """
         if preset not in spec.presets:
             raise SelectionError(f"preset = {preset!r}: allowed: {', '.join(spec.presets)}")
@@ -57,13 +65,15 @@ class Selection:
         return cls(
             archs=_ordered(chosen_archs, spec.archs),
             emulate=base.emulate,
-            exts=_named("ext", base.ext if ext is None else ext, spec.exts),
+            exts=_named("ext", base.ext if ext is None else ext, spec.exts, none=True),
             head_dims=_head_dims(spec, base.head_dims if head_dims is None else head_dims),
             stages=_stages(spec, base.stages if stages is None else stages),
             dtypes=_named("dtype", base.dtypes if dtypes is None else dtypes, DTYPES),
             acc=_named("acc", base.acc if acc is None else acc, ACCUMULATORS),
             features=_named("features", base.features if features is None else features, spec.features, none=True),
             packs=_named("pack", "all" if packs is None else packs, tuple(spec.packs)),
+            opt_in=_named("opt_in", base.opt_in if opt_in is None else opt_in, spec.opt_ins, none=True),
+            debug=_named("debug", debug, DEBUG_FAMILIES, none=True),
         )
 
 

@@ -150,6 +150,20 @@ def _impls(folder: Path, archs: Mapping[str, Arch]) -> tuple[Impl, ...]:
         impls += [_impl(family, name, table, archs) for name, table in child_tables(file, family, rows)]
     if not impls:
         raise SpecError(f"{file}: no family is declared")
+    by_id = {impl.id: impl for impl in impls}
+    for impl in impls:
+        for name in impl.needs:
+            other = by_id.get(f"{impl.family}.{name}")
+            if other is None or other.problems != ("merge",):
+                followers = [i.name for i in impls if i.family == impl.family and i.problems == ("merge",)]
+                allowed = ", ".join(followers) or "none"
+                raise SpecError(
+                    f"{file}: [{impl.id}]: needs = {name!r}: allowed are impls of the family whose problems are "
+                    f'["merge"]: {allowed}'
+                )
+            lacking = sorted(set(impl.archs) - set(other.archs)) + sorted(set(impl.dtypes) - set(other.dtypes))
+            if lacking:
+                raise SpecError(f"{file}: [{impl.id}]: needs = {name!r}: [{other.id}] lacks {', '.join(lacking)}")
     return tuple(impls)
 
 
@@ -192,6 +206,10 @@ def _impl(family: str, name: str, table: Table, archs: Mapping[str, Arch]) -> Im
         spills=tuple(_rule(rule, impl_archs, features, spills=True) for rule in table.tables("spills")),
         skip=tuple(_rule(rule, impl_archs, features, spills=False) for rule in table.tables("skip")),
         memory_mib=table.integer("memory_mib", default=1024, minimum=64),
+        needs=table.strings("needs", default=()),
+        opt_in=_checked_name(table, "opt_in", table.string("opt_in"), _NAME, "lower-case letters, digits and _")
+        if table.has("opt_in")
+        else "",
     )
     table.finish()
     return impl
@@ -252,6 +270,7 @@ def _presets(
             _check_head_dim(sets_table, name, value)
     features = tuple(dict.fromkeys(feature for impl in impls for feature in impl.features))
     stages = tuple(sorted({stage for impl in impls for stage in impl.stages}))
+    opt_ins = tuple(dict.fromkeys(impl.opt_in for impl in impls if impl.opt_in))
     presets: dict[str, Preset] = {}
     for name, table in child_tables(file, "preset", presets_data):
         ext = table.raw("ext")
@@ -276,6 +295,7 @@ def _presets(
             acc=table.strings("acc", allowed=ACCUMULATORS, empty=False),
             stages=table.integers("stages", empty=False),
             features=table.strings("features", allowed=features),
+            opt_in=table.strings("opt_in", default=(), allowed=opt_ins),
         )
         table.finish()
         for stage in preset.stages:

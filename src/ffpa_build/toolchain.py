@@ -30,6 +30,7 @@ class Toolchain:
     site: str  # folder of the Python packages that hold it; "" for an nvcc on PATH
     library: str  # the compiler's folder below `site`
     nvcc: str = ""  # path of the program, for kind nvcc
+    threads: int = 0  # of one nvcc, which changes no byte; 0: nvcc's own choice
 
 
 def toolchain_spec(spec: Spec, name: str | None) -> ToolchainSpec:

@@ -97,7 +97,8 @@ class FfpaBuildHook(BuildHookInterface):
         if self.target_name != "wheel" or self.pack is None:
             return []
         spec = load_spec(find_tree(self.root))
-        return list(environment.toolchain(spec, os.environ).requirements)
+        found = environment.settings(spec, os.environ)
+        return list(found.toolchain.requirements) if found.selection.exts else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         tree = find_tree(self.root)
@@ -124,7 +125,10 @@ class FfpaBuildHook(BuildHookInterface):
         from ffpa_build import api
 
         pack = spec.packs[str(self.pack)]
-        selection = replace(environment.selection(spec, os.environ), packs=(pack.name,))
+        found = environment.settings(spec, os.environ)
+        for notice in found.notices:
+            self.app.display_warning(notice)
+        selection = replace(found.selection, packs=(pack.name,))
         expected = api.distribution_version(spec, selection, pack.name)
         if self.metadata.version != expected:
             raise SelectionError(
@@ -132,19 +136,23 @@ class FfpaBuildHook(BuildHookInterface):
                 "restrict the build when the sdist is made, or build from the source tree"
             )
         files: dict[str, str] = build_data["force_include_editable" if editable else "force_include"]
-        built = api.build_packs(
-            selection,
-            scratch,
-            spec=spec,
-            version=expected,
-            toolchain=environment.toolchain(spec, os.environ).name,
-            cache_dir=environment.cache(os.environ),
-            jobs=environment.jobs(os.environ),
-        )[pack.name]
-        for name in built.files:
-            (built.path / name).chmod(0o644)
-            files[str(built.path / name)] = f"{pack.package}/{name}"
-        if pack.name == CORE_PACK:
+        core = pack.name == CORE_PACK
+        # The runtime is of use without kernels too: those of other packs run on it.
+        if not core or api.expand(spec, selection, empty=True).variants:
+            built = api.build_packs(
+                selection,
+                scratch,
+                spec=spec,
+                version=expected,
+                toolchain=found.toolchain.name,
+                cache_dir=found.cache,
+                jobs=found.jobs,
+                nvcc_threads=found.nvcc_threads,
+            )[pack.name]
+            for name in built.files:
+                (built.path / name).chmod(0o644)
+                files[str(built.path / name)] = f"{pack.package}/{name}"
+        if core:
             self._runtime(spec.root, scratch, editable, files)
             build_data["pure_python"] = False
             # Plain "linux_x86_64": which manylinux the launcher deserves is auditwheel's verdict (ci/wheels.py).

@@ -1,5 +1,6 @@
 """JSON, Markdown and the plot, from rows made by hand."""
 
+import dataclasses
 import json
 
 import pytest
@@ -54,8 +55,17 @@ def test_markdown_table_is_rectangular_and_names_route_and_errors(rows):
     assert "sdpa" in table[3] and "error" in table[3]
     assert "- device: `Some Card`" in text and "- note: small sizes" in text
     assert "- peer not measured: flash-attn-cute (not installed)" in text
-    assert "ffpa: ValueError: no" in text and "ffpa took sdpa: Nkv is short" in text
+    assert "- ffpa: ValueError: no (decode 8:1 D128 bf16)" in text
     assert "sdpa-math: RuntimeError: a | b" in text
+
+
+def test_a_reason_shared_by_cases_is_given_once_with_their_names(rows):
+    for row, dim in zip(rows, (64, 128), strict=True):
+        row.case = dataclasses.replace(row.case, task="self", head_dim=dim)
+        row.route, row.ffpa = RouteTaken(None, "sdpa", "Nkv is short"), Result(1.0, 2.0)
+    text = report.to_markdown(rows, {}, [], {})
+    assert text.count("ffpa took sdpa: Nkv is short") == 1
+    assert "(self D64 bf16, self D128 bf16)" in text
 
 
 def test_pipes_in_cells_do_not_break_the_table():

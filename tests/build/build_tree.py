@@ -77,8 +77,8 @@ dtypes = ["bf16", "fp16"]
 acc = ["f32", "f16"]
 head_dim = { min = 8, max = 1024, multiple = 8 }
 stages = [2, 3]
-features = ["bias", "bias_f32", "dropout"]
-exclusive = ["bias", "bias_f32"]
+features = ["bias", "bias32", "dropout"]
+exclusive = ["bias", "bias32"]
 spills = []
 """
 

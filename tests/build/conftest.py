@@ -12,6 +12,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 from build_tree import REPOSITORY, write_tree  # noqa: E402
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves slow tests out unless -m speaks of them."""
+    if "slow" not in config.option.markexpr:
+        slow = [item for item in items if item.get_closest_marker("slow") is not None]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in slow]
+
+
+@pytest.fixture(autouse=True)
+def no_build_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the caller's environment says to builds is not meant for these."""
+    from ffpa_build.environment import READ
+
+    for name in READ:
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """The root of a fresh source tree."""

@@ -75,7 +75,7 @@ def test_show_finds_kernels_that_no_preset_selects(tree: Path, cache: Path, kern
         ("tiny.none-sm_89-bf16-d64-s2", "impl: allowed: tiny.copy"),
         ("tiny.copy-sm_70-bf16-d64-s2", "arch = 'sm_70'"),
         ("tiny.copy-sm_89-bf16-d65-s2", "headdim = 65"),
-        ("tiny.copy-sm_89-bf16-d64-s2-bias-bias_f32", "no such variant"),
+        ("tiny.copy-sm_89-bf16-d64-s2-bias-bias32", "no such variant"),
     ],
 )
 def test_show_names_what_is_wrong_with_an_id(tree: Path, cache: Path, kernel: str, message: str) -> None:

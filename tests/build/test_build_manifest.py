@@ -130,7 +130,7 @@ def test_malformed_field_is_rejected_by_name(path: str, value: Any) -> None:
         Manifest.from_json(json.dumps(change(path, value)))
 
 
-@pytest.mark.parametrize("field", [field.name for field in fields(Manifest)])
+@pytest.mark.parametrize("field", [field.name for field in fields(Manifest) if field.name != "debug"])
 def test_missing_top_level_key_is_rejected(field: str) -> None:
     data = manifest()
     del data[field]

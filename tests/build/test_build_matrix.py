@@ -24,9 +24,7 @@ def spec_with(spec: Spec, **changes: object) -> Spec:
 
 
 PROJECT = load_spec(REPOSITORY)
-FEATURED = spec_with(
-    PROJECT, features=("bias", "bias_f32", "dropout"), exclusive=("bias", "bias_f32"), acc=("f32", "f16")
-)
+FEATURED = spec_with(PROJECT, features=("bias", "bias32", "dropout"), exclusive=("bias", "bias32"), acc=("f32", "f16"))
 
 
 @given(
@@ -54,9 +52,7 @@ def test_matrix_is_the_product_of_its_axes(
     assert len({variant.id for variant in variants}) == len(variants)
     assert len({variant.entry for variant in variants}) == len(variants)
     for variant in variants:
-        assert re.fullmatch(
-            r"native\.split_d-sm_\d+[af]?-(bf16|fp16)-d\d+-s\d(-bias|-bias_f32)?(-dropout)?", variant.id
-        )
+        assert re.fullmatch(r"native\.split_d-sm_\d+[af]?-(bf16|fp16)-d\d+-s\d(-bias|-bias32)?(-dropout)?", variant.id)
         assert re.fullmatch(r"\w+", variant.entry)
 
 
@@ -76,13 +72,13 @@ def test_shard_outside_the_range_is_rejected(part: tuple[int, int]) -> None:
 
 def test_feature_sets_leave_out_exclusive_pairs() -> None:
     impl = FEATURED.impls[0]
-    assert feature_sets(impl, ("bias", "bias_f32", "dropout")) == [
+    assert feature_sets(impl, ("bias", "bias32", "dropout")) == [
         (),
         ("bias",),
-        ("bias_f32",),
+        ("bias32",),
         ("dropout",),
         ("bias", "dropout"),
-        ("bias_f32", "dropout"),
+        ("bias32", "dropout"),
     ]
     assert feature_sets(impl, ()) == [()]
 
@@ -94,7 +90,9 @@ def test_named_head_dims() -> None:
 
 
 def test_f16_accumulation_is_for_fp16_only_and_named() -> None:
-    selection = Selection.make(FEATURED, archs="sm_89", head_dims="64", stages="2", dtypes="all", acc="all")
+    selection = Selection.make(
+        FEATURED, archs="sm_89", head_dims="64", stages="2", dtypes="all", acc="all", features="none"
+    )
     matrix = expand(FEATURED, selection)
     assert [variant.id for variant in matrix.variants] == [
         "native.split_d-sm_89-bf16-d64-s2",
@@ -106,7 +104,7 @@ def test_f16_accumulation_is_for_fp16_only_and_named() -> None:
 
 def test_unsupported_values_are_skipped_with_a_reason() -> None:
     spec = spec_with(PROJECT, head_dim=HeadDims(64, 256, 64), archs=("sm_89",))
-    matrix = expand(spec, Selection.make(spec, head_dims="64,320", stages="2"))
+    matrix = expand(spec, Selection.make(spec, head_dims="64,320", stages="2", features="none"))
     assert [variant.id for variant in matrix.variants] == ["native.split_d-sm_89-bf16-d64-s2"]
     reasons = {(skip.arch, skip.what): skip.reason for skip in matrix.skips}
     assert reasons["sm_89", "d320"] == "head dims: multiples of 64 in 64..256"
@@ -116,7 +114,7 @@ def test_unsupported_values_are_skipped_with_a_reason() -> None:
 def test_skip_rule_leaves_variants_out_with_its_reason() -> None:
     rule = Rule(reason="four stages do not fit", archs=("sm_89",), stages=(4,), head_dim=HeadDims(512, 1024, 8))
     spec = spec_with(PROJECT, skip=(rule,))
-    matrix = expand(spec, Selection.make(spec, archs="sm_89,sm_80", head_dims="64,512", stages="4"))
+    matrix = expand(spec, Selection.make(spec, archs="sm_89,sm_80", head_dims="64,512", stages="4", features="none"))
     assert [variant.id for variant in matrix.variants] == [
         "native.split_d-sm_80-bf16-d64-s4",
         "native.split_d-sm_80-bf16-d512-s4",
@@ -144,7 +142,7 @@ def test_generated_source_states_the_variant() -> None:
         FEATURED, archs="90", head_dims="72", stages="3", dtypes="fp16", acc="f16", features="all"
     )
     sources = {variant.id: generate(variant) for variant in expand(FEATURED, selection).variants}
-    source = sources["native.split_d-sm_90a-fp16-d72-s3-accf16-bias_f32-dropout"]
+    source = sources["native.split_d-sm_90a-fp16-d72-s3-accf16-bias32-dropout"]
     for line in (
         '#include "kernels/native/split_d.cuh"',
         "static constexpr int kArch = 900;",
@@ -156,7 +154,7 @@ def test_generated_source_states_the_variant() -> None:
         "static constexpr bool kBias = false;",
         "static constexpr bool kBiasF32 = true;",
         "static constexpr bool kDropout = true;",
-        "FFPA_KERNEL(native_split_d_sm_90a_fp16_d72_s3_accf16_bias_f32_dropout, ffpa::native::SplitD<Variant>)",
+        "FFPA_KERNEL(native_split_d_sm_90a_fp16_d72_s3_accf16_bias32_dropout, ffpa::native::SplitD<Variant>)",
     ):
         assert line in source
 
@@ -187,3 +185,25 @@ def test_restricted_builds_carry_a_local_label(archs: str, pack: str | None, ver
 def test_emulated_builds_carry_a_label_of_their_own() -> None:
     selection = Selection.make(PROJECT, "emulated")
     assert distribution_version(PROJECT, selection, "sm120").endswith("+emulated.sm120f.for.sm90a")
+
+
+def test_what_launches_after_a_kernel_comes_along_whatever_the_selection_names() -> None:
+    main = replace(PROJECT.impls[0], name="main", problems=("decode",), needs=("after",))
+    after = replace(
+        PROJECT.impls[0],
+        name="after",
+        problems=("merge",),
+        head_dim=HeadDims(8, 8, 8, (1024,)),
+        stages=(2,),
+        features=(),
+    )
+    spec = replace(PROJECT, impls=(main, after))
+    selection = Selection.make(spec, archs="sm_89,sm_90a", head_dims="64,128", stages="3", dtypes="all", features="all")
+    variants = expand(spec, selection).variants
+    followers = sorted(variant.id for variant in variants if variant.impl == after)
+    assert followers == [
+        f"native.after-{arch}-{dtype}-d1024-s2" for arch in ("sm_89", "sm_90a") for dtype in ("bf16", "fp16")
+    ]
+    assert all(variant.pack == "core" for variant in variants)
+    alone = replace(PROJECT, impls=(replace(main, needs=()), after))
+    assert not [v for v in expand(alone, selection).variants if v.impl == after]

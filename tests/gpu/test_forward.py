@@ -7,6 +7,7 @@ from ffpa_attn import explain
 
 from .support import (
     CEILING,
+    FAMILIES,
     HEAD_DIMS,
     NATIVE,
     attend,
@@ -49,9 +50,11 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
-def test_forward_is_as_exact_as_sdpa(head_dim, dtype, layout):
+@pytest.mark.parametrize("family", FAMILIES)
+def test_forward_is_as_exact_as_sdpa(family, head_dim, dtype, layout):
     (q, k, v), options = LAYOUTS[layout](head_dim, dtype)
-    check(q, k, v, **options)
+    kernel, _ = check(q, k, v, backend=FAMILIES[family], **options)
+    assert family == "auto" or kernel.startswith("native.split_d_tma" if family == "tma" else "native.split_d-")
 
 
 @pytest.mark.parametrize("head_dim", [64, 320, 1024])
@@ -61,17 +64,21 @@ def test_native_can_be_asked_for(head_dim, dtype):
     assert kernel.startswith("native.")
 
 
-@pytest.mark.parametrize("scale", [0.0, 0.01, 1.0])
+@pytest.mark.parametrize("scale", [0.01, 1.0])
 def test_scale_is_the_callers(scale):
     check(*qkv(1, 2, 600, 700, 72), scale=scale)
 
 
-def test_negative_scale_is_right(dtype):
-    """The largest logit is that of the smallest product: a maximum taken before scaling would overflow."""
+@pytest.mark.parametrize("scale", [0.0, -1.0])
+def test_zero_and_negative_scales_are_right(scale, dtype):
+    """A maximum taken before scaling would give 0 * inf, or overflow where the smallest product is the largest logit.
+    SDPA's kernels do, so they are no yardstick here."""
     q, k, v = qkv(1, 2, 600, 700, 72, dtype)
-    kernel_of(q, k, v, scale=-1.0)
-    expected, _ = attention_f64(q, k, v, scale=-1.0)
-    assert relative_error(attend(q, k, v, scale=-1.0), expected) < CEILING[dtype]
+    kernel_of(q, k, v, scale=scale)
+    out, lse = attend(q, k, v, scale=scale, return_lse=True)
+    expected, expected_lse = attention_f64(q, k, v, scale=scale)
+    assert relative_error(out, expected) < CEILING[dtype]
+    torch.testing.assert_close(lse.double(), expected_lse, atol=1e-3, rtol=1e-5)
 
 
 def test_scale_uses_the_true_head_dim_of_a_padded_call():
@@ -93,8 +100,9 @@ def test_views_equal_contiguous_clones_bit_for_bit_and_are_not_copied(head_dim, 
     out = attend(*views)
     extra = torch.cuda.max_memory_allocated() - before
     assert torch.equal(out, expected)
-    # The allocator rounds up to 512 bytes; a copy of one input would more than double this.
-    assert extra <= out.numel() * out.element_size() + 4096
+    size = out.numel() * out.element_size()
+    # The allocator rounds a block up to 512 bytes, above 1 MiB to 1 MiB; a copy of one input would double the size.
+    assert extra <= size + (512 if size <= 2**20 else 2**20)
 
 
 @pytest.mark.parametrize("offset", [1, 4])
@@ -148,4 +156,4 @@ def test_explain_names_a_kernel_of_the_card_and_the_reason_of_a_fallback():
     q, k, v = qkv(1, 2, 512, 512, 64)
     assert kernel_of(q, k, v).count("-") >= 4
     short = explain(q[:, :, :64], k, v)
-    assert short.kernel is None and "Nq" in short.reason
+    assert short.kernel is None and "64 queries" in short.reason

@@ -5,7 +5,9 @@ import threading
 import pytest
 import torch
 
-from .support import attend, attention_f64, kernel_of, qkv, relative_error
+from ffpa_attn import CUDABackend, ffpa_attn_func
+
+from .support import attend, kernel_of, qkv, relative_error
 
 PROBLEMS = {"prefill": (1, 2, 515, 700), "decode": (2, 8, 1, 4097)}
 
@@ -98,26 +100,46 @@ def test_the_card_is_that_of_the_tensors():
     assert torch.equal(out.to("cuda:0"), attend(*inputs))
 
 
-@pytest.mark.parametrize("dynamic_lengths", [(515, 515), (777, 900)])
-def test_compiled_without_graph_breaks_equals_eager(dynamic_lengths):
+BACKEND = CUDABackend()
+
+
+@torch.no_grad()
+def backend_outside(q, k, v):
+    return ffpa_attn_func(q, k, v, backend=BACKEND, strict=True)
+
+
+@torch.no_grad()
+def backend_inside(q, k, v):
+    return ffpa_attn_func(q, k, v, forward_backend=CUDABackend(), strict=True)
+
+
+@pytest.mark.parametrize("function", [backend_outside, backend_inside])
+def test_compiled_without_graph_breaks_equals_eager(function):
     torch._dynamo.reset()
-    compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend="aot_eager")
-    for extra in (0, 64):
-        inputs = qkv(1, 2, *(n + extra for n in dynamic_lengths), 80)
+    compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
+    for lengths in ((515, 515), (777, 900), (600, 1001)):
+        inputs = qkv(1, 2, *lengths, 80)
         kernel_of(*inputs)
-        out, eager = compiled(*inputs), attend(*inputs)
+        out, eager = compiled(*inputs), function(*inputs)
         assert torch.equal(out, eager) and out.stride() == eager.stride()
 
 
-def test_compiled_by_inductor_fuses_around_the_op():
+@torch.no_grad()
+def test_compiled_by_inductor_with_neighbours_equals_eager():
     torch._dynamo.reset()
 
-    @torch.no_grad()
     def block(q, k, v):
-        return attend(q * 2, k, v).transpose(1, 2).flatten(2) + 1
+        return backend_outside(q * 2, k, v).transpose(1, 2).flatten(2) + 1
 
     inputs = qkv(1, 2, 640, 640, 128)
     kernel_of(*inputs)
-    expected, _ = attention_f64(inputs[0] * 2, *inputs[1:])
-    out = torch.compile(block, fullgraph=True)(*inputs)
-    assert relative_error(out - 1, expected.transpose(1, 2).flatten(2)) < 2e-2
+    assert relative_error(torch.compile(block, fullgraph=True)(*inputs), block(*inputs)) < 1e-3
+
+
+@torch.no_grad()
+def test_the_operator_passes_opcheck():
+    q, k, v = qkv(1, 2, 515, 600, 80)
+    kernel_of(q, k, v)
+    ffpa_attn_func(q, k, v)
+    arguments = (q, k, v, None, 0.0, False, None, BACKEND.spec, True, True)
+    torch.library.opcheck(torch.ops.ffpa_attn.attention, arguments)

@@ -40,7 +40,7 @@ class AttentionParams(ctypes.Structure):
         ("splits", ctypes.c_int),
         ("kv_per_split", ctypes.c_int),
         ("partial_o", ctypes.c_void_p),
-        ("partial_lse", ctypes.c_void_p),
+        ("partial_stats", ctypes.c_void_p),
     ]
 
 

@@ -101,12 +101,6 @@ def test_a_kernel_with_another_parameter_size_is_refused(
         call(launcher, device)
 
 
-def test_a_kernel_with_two_parameters_is_refused(launcher: Launcher, fake: FakeDriver, device: DeviceInfo) -> None:
-    fake.parameters(ATTENTION_BYTES, 2)
-    with pytest.raises(LaunchError, match="more than one parameter"):
-        call(launcher, device)
-
-
 def test_a_manifest_for_other_structs_is_refused(launcher: Launcher, fake: FakeDriver, device: DeviceInfo) -> None:
     fake.parameters(64, 1)
     with pytest.raises(LaunchError, match=f"64 bytes, this runtime fills {ATTENTION_BYTES}"):
@@ -200,8 +194,11 @@ def test_a_plan_turns_other_tensors_away(
     for wrong in (torch.zeros(1, 2, 33, 64, dtype=torch.bfloat16), torch.zeros(1, 2, 32, 64, dtype=torch.float16)):
         changed = list(arguments)
         changed[position] = wrong
-        with pytest.raises(ValueError, match="does not fit the plan|without a mask"):
-            plan(*changed)
+        if position < 4:
+            assert plan(*changed) is False
+        else:
+            with pytest.raises(ValueError, match="does not fit the plan"):
+                plan(*changed)
     with pytest.raises(ValueError, match="takes 6 arguments"):
         plan(*arguments[:-1])
     with pytest.raises(TypeError, match="query must be a tensor"):
@@ -213,8 +210,8 @@ def test_strides_other_than_the_plans_are_turned_away(launcher: Launcher, fake: 
     plan = plan_of(launcher, device)
     query, key, value = inputs()
     nhd = torch.zeros(1, 32, 2, 64, dtype=torch.bfloat16).transpose(1, 2)
-    with pytest.raises(ValueError, match="key does not fit"):
-        plan(query, nhd, value, None, query.clone(), None)
+    assert plan(query, nhd, value, None, query.clone(), None) is False
+    assert fake.launches() == 0
     with pytest.raises(MisalignedError, match="query's data"):
         plan(shifted(query), key, value, None, query.clone(), None)
 

@@ -91,8 +91,8 @@ def test_a_plan_of_two_kernels_shares_one_set_of_parameters(launcher: Launcher, 
     ]
     facts = {"causal": False, "scale": 1.0, "mask_kind": 0, "dropout_p": 0.0}
     plan = launcher.plan(launches, facts, query, key, key, None)
-    partial_o, partial_lse = torch.zeros(5, 2, 4, 1, 64), torch.zeros(5, 2, 4, 1)
-    plan(query, key, key, None, query.clone(), None, partial_o, partial_lse)
+    partial_o, partial_stats = torch.zeros(5, 2, 4, 1, 64), torch.zeros(5, 2, 4, 1, 2)
+    plan(query, key, key, None, query.clone(), None, partial_o, partial_stats)
 
     first, second = fake.record(0), fake.record(1)
     assert (first.grid, second.grid) == ((40, 1, 1), (8, 1, 1))
@@ -101,9 +101,9 @@ def test_a_plan_of_two_kernels_shares_one_set_of_parameters(launcher: Launcher, 
     assert bytes(first.params) == bytes(second.params)
     p = first.params
     assert (p.splits, p.kv_per_split) == (5, 256)
-    assert (p.partial_o, p.partial_lse) == (partial_o.data_ptr(), partial_lse.data_ptr())
-    with pytest.raises(ValueError, match="partial_lse does not fit"):
-        plan(query, key, key, None, query.clone(), None, partial_o, partial_lse[1:])
+    assert (p.partial_o, p.partial_stats) == (partial_o.data_ptr(), partial_stats.data_ptr())
+    with pytest.raises(ValueError, match="partial_stats does not fit"):
+        plan(query, key, key, None, query.clone(), None, partial_o, partial_stats[1:])
 
 
 def test_struct_sizes_are_those_of_the_header(launcher: Launcher) -> None:

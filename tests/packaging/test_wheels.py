@@ -98,6 +98,16 @@ def test_a_misspelt_variable_is_an_error(build: Build) -> None:
         build("ffpa-extra", FFPA_BUILD_STAGE="3")
 
 
+def test_an_editable_install_uses_the_sources_and_carries_the_kernels(build: Build, small_tree: Path) -> None:
+    wheel = build("ffpa-core", "wheel:editable")
+    files = members(wheel)
+    (link,) = (data for name, data in files.items() if name.endswith(".pth"))
+    assert Path(link.decode().strip()).resolve() == (small_tree / "src").resolve()
+    assert "ffpa_pack_core/manifest.json" in files
+    assert not any(name.startswith("ffpa_attn/") for name in files)
+    assert (small_tree / "src/ffpa_attn/_launcher.so").is_file()
+
+
 def test_a_second_pack_installed_beside_core_is_found(core: Path, extra: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", str(site)]

@@ -237,3 +237,30 @@ def test_a_missing_kernel_names_variant_packs_and_command():
         assert part in got.text
     assert "pip install 'ffpa[sm120]'" in reason(PackSet(), device=RTX5090).text
     assert "packs seen: none" in reason(PackSet()).text
+
+
+def test_a_kernel_that_splits_the_keys_brings_its_merge_kernel():
+    splitting = kernel(impl="native.split_kv", recipe="split_kv", problems=("decode",))
+    other = kernel(impl="native.merge", recipe="merge", problems=("merge",), dtype="fp16")
+    merge = kernel(impl="native.merge", recipe="merge", problems=("merge",))
+    decode = problem(q_len=1)
+    taken = route(decode, H200, None, memory_packs(other, merge, splitting, kernel()))
+    assert taken.kernel == splitting and taken.merge == merge
+    without = route(decode, H200, None, memory_packs(other, splitting, kernel()))
+    assert without.kernel == kernel() and without.merge is None
+    assert "the pack lacks its merge kernel" in [candidate.lost for candidate in without.candidates]
+
+
+def test_a_choice_is_walked_once_for_every_length(monkeypatch):
+    from ffpa_attn import routing
+
+    walks = []
+    walk = routing._walk
+    monkeypatch.setattr(routing, "_walk", lambda *args: walks.append(args) or walk(*args))
+    packs, choices = memory_packs(kernel(), kernel(features=("bias",)), kernel(head_dim=128)), {}
+    for length in (600, 700, 800):
+        changes = [{}, {"mask_kind": "boolean"}, {"head_dim": 128, "value_dim": 128}, {"dropout_p": 0.5}]
+        for change in changes:
+            decided = route(problem(kv_len=length, **change), H200, None, packs, Gates.open(), choices)
+            assert decided == route(problem(kv_len=length, **change), H200, None, packs, Gates.open())
+    assert len(walks) == 4 + 3 * 4

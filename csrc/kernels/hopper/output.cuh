@@ -9,9 +9,9 @@ namespace ffpa::hopper {
 // What to multiply a row of O with, given the sum of its weights. A row that saw no key is zero.
 __device__ __forceinline__ float inverse_or_zero(float sum) { return sum > 0.f ? 1.f / sum : 0.f; }
 
-// Natural-log LSE from the raw maximum score and the sum of 2^(scale_log2 * (s - max)).
+// Natural-log LSE from the raw maximum score, which has the sign of the scale, and the sum of weights relative to it.
 __device__ __forceinline__ float log_sum_exp(float maximum, float sum, float scale) {
-  return sum > 0.f ? maximum * scale + __logf(sum) : minus_infinity();
+  return sum > 0.f ? maximum * fabsf(scale) + __logf(sum) : -ptx::infinity();
 }
 
 // Stores one row's part of an accumulator fragment: kCount accumulators a thread over two rows, of which `row_half`
@@ -23,15 +23,15 @@ __device__ __forceinline__ void store_row_fragment(const float* accumulators, in
   const int t = threadIdx.x % 4;
 #pragma unroll
   for (int group = 0; group < kCount / 16; ++group) {
-    unsigned piece[4];
+    u32 piece[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float* pair = accumulators + group * 16 + i * 4 + row_half * 2;
-      piece[i] = pack2<Element>(pair[0] * factor, pair[1] * factor);
+      piece[i] = ptx::pack2<Element>(pair[0] * factor, pair[1] * factor);
     }
     // Transpose 4 x 4 within the quad: lane t ends with the pieces that the four lanes hold of column block t.
-    unsigned low = t & 1 ? piece[0] : piece[1];
-    unsigned high = t & 1 ? piece[2] : piece[3];
+    u32 low = t & 1 ? piece[0] : piece[1];
+    u32 high = t & 1 ? piece[2] : piece[3];
     low = __shfl_xor_sync(0xffffffffu, low, 1);
     high = __shfl_xor_sync(0xffffffffu, high, 1);
     if (t & 1) {

@@ -2,35 +2,23 @@
 // and in each the columns 8 * i + 2 * t (+ 1), where g = lane / 4 and t = lane % 4.
 #pragma once
 
-#include "core/variant.cuh"
+#include "ptx/math.cuh"
 
 namespace ffpa::hopper {
 
 // Where running maxima start. Finite, so that a row whose first keys are all masked does not give inf - inf.
 inline constexpr float kMaxFloor = -1e30f;
 
-__device__ __forceinline__ float exp2_approx(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
+// The scale is folded into the exponent: scores stay raw dot products, times the sign of the scale, and the weights are
+// exp2(factor * (score - maximum)). The floor keeps -inf * factor = -inf when the scale is 0.
+__device__ __forceinline__ float exponent_factor(float scale_log2) { return fmaxf(fabsf(scale_log2), 1e-30f); }
 
-__device__ __forceinline__ float minus_infinity() { return __int_as_float(0xff800000); }
-
-// Two floats to packed 16-bit elements, the first in the low half.
-template <class Element>
-__device__ __forceinline__ unsigned pack2(float low, float high);
-template <>
-__device__ __forceinline__ unsigned pack2<bf16>(float low, float high) {
-  unsigned packed;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  return packed;
-}
-template <>
-__device__ __forceinline__ unsigned pack2<fp16>(float low, float high) {
-  unsigned packed;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  return packed;
+template <int kCount>
+__device__ __forceinline__ void apply_sign(float* scores, float scale_log2) {
+  if (scale_log2 < 0.f) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) scores[i] = -scores[i];
+  }
 }
 
 // Reductions over the four lanes that share a row.
@@ -61,6 +49,8 @@ struct ColumnLimit {
   int limit[2];   // of the thread's two rows
   int unlimited;  // columns below this are visible to every row of the tile
 
+  ColumnLimit() = default;
+
   __device__ __forceinline__ ColumnLimit(int first_row, int row_g, int key_end, bool causal, int causal_offset) {
     unlimited = causal ? min(key_end, first_row + causal_offset + 1) : key_end;
 #pragma unroll
@@ -77,7 +67,7 @@ struct ColumnLimit {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int column = i / 4 * 8 + i % 2;
-      if (column >= limit[i / 2 % 2] - first_column) scores[i] = minus_infinity();
+      if (column >= limit[i / 2 % 2] - first_column) scores[i] = -ptx::infinity();
     }
   }
 };

@@ -56,8 +56,8 @@ class Dropout {
 
  private:
   // `row` is the index of the first element of row g. kv_len is a multiple of 4: four keys share a counter, and two
-  // neighbouring threads hold them for the rows g and g + 8. The even thread draws for row g, the odd one for row g + 8,
-  // and they exchange halves.
+  // neighbouring threads hold them for the rows g and g + 8. The even thread draws for row g, the odd one for row g +
+  // 8, and they exchange halves.
   __device__ __forceinline__ u32 shared_counters(u64 row, int col, u32 limit, u64 key, u64 offset) const {
     const bool odd = Lane<T>::index() % 2 == 1;
     const u64 counter = offset + ((row + (odd ? 8ull * p_.kv_len : 0ull) + (col & ~3)) >> 2);

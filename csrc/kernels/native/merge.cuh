@@ -1,7 +1,7 @@
 // native.merge: joins the partial results of native.split_kv.
 //
-// Split i of a row gave O_i, normalised, and L_i = log sum exp of its scores. With w_i = exp(L_i - max L):
-// O = sum w_i O_i / sum w_i and LSE = max L + log sum w_i. One block a row; any head dim.
+// Split i of a row gave O_i, normalised, the maximum m_i of its scores and l_i = sum exp(score - m_i). With M = max m_i
+// and w_i = l_i exp(m_i - M): O = sum w_i O_i / sum w_i and LSE = M + log sum w_i. One block a row; any head dim.
 #pragma once
 
 #include "abi/attention_params.h"
@@ -30,12 +30,12 @@ struct Merge {
   static __device__ __forceinline__ void run(const Params& p) {
     const i64 rows = static_cast<i64>(p.batch) * p.heads * p.q_len;
     const i64 row = blockIdx.x;
-    const float* lse = p.partial_lse + row;
+    const float2* stats = reinterpret_cast<const float2*>(p.partial_stats) + row;
     float top = -ptx::infinity();
-    for (int i = 0; i < p.splits; ++i) top = fmaxf(top, lse[i * rows]);
+    for (int i = 0; i < p.splits; ++i) top = fmaxf(top, stats[i * rows].x);
     const float origin = top == -ptx::infinity() ? 0.0f : top;  // no key at all: every weight is 0
     float sum = 0.0f;
-    for (int i = 0; i < p.splits; ++i) sum += weight(lse[i * rows], origin);
+    for (int i = 0; i < p.splits; ++i) sum += weight(stats[i * rows], origin);
     const float inverse = sum == 0.0f ? 0.0f : ptx::rcp(sum);
 
     const int query = static_cast<int>(row % p.q_len);
@@ -49,7 +49,7 @@ struct Merge {
       float y = 0.0f;
 #pragma unroll 4
       for (int i = 0; i < p.splits; ++i) {
-        const float w = weight(lse[i * rows], origin) * inverse;
+        const float w = weight(stats[i * rows], origin) * inverse;
         const float2 part = *reinterpret_cast<const float2*>(partial + i * rows * p.head_dim);
         x += w * part.x;
         y += w * part.y;
@@ -64,8 +64,8 @@ struct Merge {
   }
 
  private:
-  static __device__ __forceinline__ float weight(float lse, float origin) {
-    return ptx::ex2((lse - origin) * ptx::kLog2e);
+  static __device__ __forceinline__ float weight(float2 stat, float origin) {
+    return stat.y * ptx::ex2((stat.x - origin) * ptx::kLog2e);
   }
 };
 

@@ -1,4 +1,5 @@
-// Writes O and LSE of a split: fp32 partials for the merge kernel, or the result itself when there is one split.
+// Writes O, row maximum and row sum of a split: fp32 partials for the merge kernel, or the result itself when there is
+// one split.
 #pragma once
 
 #include "abi/attention_params.h"
@@ -44,7 +45,7 @@ __device__ __forceinline__ void store_partial(const abi::AttentionParams& p, con
     }
     if (writes_lse) {
       if (p.splits > 1) {
-        p.partial_lse[partial_row] = softmax.lse(0, half);
+        reinterpret_cast<float2*>(p.partial_stats)[partial_row] = {softmax.maximum(0, half), softmax.sum(0, half)};
       } else if (p.lse != nullptr) {
         p.lse[row] = softmax.lse(0, half);
       }

@@ -152,10 +152,14 @@ class OnlineSoftmax {
   // What O is multiplied with: 0 for a row that attends to no key.
   __device__ float inverse_sum(int m, int half) const { return sum_[m][half] == 0.0f ? 0.0f : ptx::rcp(sum_[m][half]); }
 
+  // Maximum of the row's scores that its sum refers to, scaled; -inf for a row that attends to no key.
+  __device__ float maximum(int m, int half) const { return max_[m][half] * (factor_ * ptx::kLn2); }
+  // Sum of exp(score - maximum).
+  __device__ float sum(int m, int half) const { return sum_[m][half]; }
+
   // Natural logarithm of the sum of exp(score); -inf for a row that attends to no key.
   __device__ float lse(int m, int half) const {
-    return sum_[m][half] == 0.0f ? -ptx::infinity()
-                                 : max_[m][half] * (factor_ * ptx::kLn2) + ptx::lg2(sum_[m][half]) * ptx::kLn2;
+    return sum_[m][half] == 0.0f ? -ptx::infinity() : maximum(m, half) + ptx::lg2(sum_[m][half]) * ptx::kLn2;
   }
 
  private:

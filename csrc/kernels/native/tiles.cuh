@@ -7,7 +7,8 @@
 //  * registers: O costs tile_m * D / threads f32 a thread and must stay at 160 or below (255 registers in all);
 //  * shared memory: Q stays resident (tile_m * D * 2 bytes), P passes through shared memory where warps_n > 1, and the
 //    ring of K and V boxes gets the rest;
-//  * shared-memory bandwidth (128 bytes a clock): an operand-B fragment is 256 bytes and serves rows_per_warp / 16 MMAs,
+//  * shared-memory bandwidth (128 bytes a clock): an operand-B fragment is 256 bytes and serves rows_per_warp / 16
+//  MMAs,
 //    so 16 rows a warp cap the tensor cores at half a block-wide MMA a clock; 32 rows halve the traffic.
 #pragma once
 
@@ -26,8 +27,10 @@ struct Tile {
 
 // What a variant needs beyond the plain kernel.
 struct Demands {
+  int arch;  // 10 * sm number
   bool acc_f16;
   bool plain;      // neither mask tensor nor dropout
+  int stages;      // two variants are a few registers short of a larger tile at certain depths
   int mask_bytes;  // shared memory an element of the mask; a boolean mask fits where an additive one does
 };
 
@@ -39,12 +42,14 @@ __host__ __device__ constexpr Tile preferred_tile(int head_dim, int smem, Demand
     if (head_dim <= 384) return {64, 64, 2, 4, 1};
     return head_dim <= 768 ? Tile{32, 64, 1, 8, 1} : Tile{32, 64, 2, 4, 1};
   }
-  if (head_dim <= 64) return {128, roomy && demands.plain ? 128 : 64, 4, 1, 1};
+  if (head_dim <= 64) return {128, roomy && demands.plain && demands.stages < 4 ? 128 : 64, 4, 1, 1};
+  // sm_100 code takes a few registers more than there are for a mask or dropout beside 32 rows of O and S.
+  if (head_dim <= 128 && demands.arch >= 1000 && !demands.plain) return {128, 64, 8, 1, 1};
   if (head_dim <= 128) return roomy ? Tile{128, 64, 4, 1, demands.plain ? 2 : 1} : Tile{128, 64, 8, 1, 2};
   if (head_dim <= 256) return roomy ? Tile{128, 64, 4, 2, 2} : Tile{128, 64, 8, 1, 1};
   if (head_dim <= 320) return roomy ? Tile{128, 64, 4, 2, 1} : Tile{64, 64, 2, 4, 1};
   if (head_dim <= 512) return roomy ? Tile{64, 128, 2, 4, 2} : Tile{64, 64, 2, 4, 1};
-  if (head_dim <= 640) return roomy ? Tile{64, 64, 2, 4, 1} : Tile{32, 64, 1, 8, 1};
+  if (head_dim <= 640) return roomy ? Tile{64, 64, 2, 4, demands.stages == 2 ? 1 : 2} : Tile{32, 64, 1, 8, 1};
   return roomy ? Tile{32, 128, 1, 8, 2} : Tile{32, 64, 1, 8, 1};
 }
 

@@ -15,7 +15,7 @@ import pathlib
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -35,23 +35,34 @@ class HostTime:
     p90: float
 
 
-def host_time(
-    call: Callable[[], object], synchronize: Callable[[], object], calls: int = 200, batches: int = 50
-) -> HostTime:
-    """Host time of ``call``; at least two batches. Garbage collection is off while the clock runs."""
-    for _ in range(WARMUP_BATCHES):
-        _batch_us(call, calls)
-        synchronize()
+def host_times(
+    subjects: Mapping[str, Callable[[], object]],
+    synchronize: Callable[[], object],
+    calls: int = 200,
+    batches: int = 50,
+) -> dict[str, HostTime]:
+    """Host time of each subject; at least two batches.
+
+    The subjects take turns, batch by batch, so that a change of the host's clock reaches all of them. Garbage
+    collection is off while the clock runs.
+    """
+    times: dict[str, list[float]] = {name: [] for name in subjects}
     collecting = gc.isenabled()
     gc.disable()
     try:
-        times = []
-        for _ in range(batches):
-            times.append(_batch_us(call, calls))
-            synchronize()
+        for index in range(WARMUP_BATCHES + batches):
+            for name, call in subjects.items():
+                us = _batch_us(call, calls)
+                synchronize()
+                if index >= WARMUP_BATCHES:
+                    times[name].append(us)
     finally:
         if collecting:
             gc.enable()
+    return {name: _host_time(values) for name, values in times.items()}
+
+
+def _host_time(times: Sequence[float]) -> HostTime:
     deciles = statistics.quantiles(times, n=10)
     return HostTime(p10=deciles[0], median=statistics.median(times), p90=deciles[-1])
 
@@ -90,9 +101,7 @@ def main(argv: Sequence[str]) -> int:
     q, k, v = (torch.randn(1, args.H, args.N, args.D, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     subjects = _subjects(q, k, v)
     with torch.no_grad():
-        measured = {
-            name: host_time(call, torch.cuda.synchronize, args.calls, args.batches) for name, call in subjects.items()
-        }
+        measured = host_times(subjects, torch.cuda.synchronize, args.calls, args.batches)
     route = importlib.import_module("ffpa_attn").explain(q, k, v)
     print("\n".join(f"- {key}: `{value}`" for key, value in environment.items()))
     print(f"- problem: B1 H{args.H} N{args.N} D{args.D} bf16, route {route.kernel or route.reason}\n")

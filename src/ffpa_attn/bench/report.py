@@ -63,9 +63,7 @@ def to_markdown(
     header = ["task", "shape", "D", "dtype", "route", "ms", "TFLOP/s", "GB/s", "err f32", "err SDPA", "SDPA TFLOP/s"]
     header += ["SDPA err f32", "speedup", *[f"{name} TFLOP/s" for name in peer_names]]
     lines += ["", table(header, [_cells(row, peer_names) for row in rows])]
-    failures = [
-        f"- {row.case.label} {row.case.shape} D{row.case.head_dim}: {text}" for row in rows for text in _why(row)
-    ]
+    failures = _failures(rows)
     if failures:
         lines += ["", "Not measured, or not by a kernel:", "", *failures]
     return "\n".join(lines) + "\n"
@@ -103,10 +101,19 @@ def _cells(row: Row, peer_names: Sequence[str]) -> list[str]:
     ]
 
 
+def _failures(rows: Sequence[Row]) -> list[str]:
+    """One line a reason, with the cases that it concerns."""
+    cases: dict[str, list[str]] = {}
+    for row in rows:
+        for text in _why(row):
+            cases.setdefault(text, []).append(f"{row.case.label} D{row.case.head_dim} {row.case.dtype}")
+    return [f"- {text} ({', '.join(dict.fromkeys(names))})" for text, names in cases.items()]
+
+
 def _why(row: Row) -> list[str]:
     named = [("ffpa", row.ffpa), ("sdpa", row.sdpa), *row.peers.items()]
     texts = [f"{name}: {result.error}" for name, result in named if result.error]
-    if row.route is not None and row.route.kernel is None and row.route.reason:
+    if row.ffpa.error is None and row.route is not None and row.route.kernel is None and row.route.reason:
         texts.append(f"ffpa took {row.route.text}: {row.route.reason}")
     return texts
 

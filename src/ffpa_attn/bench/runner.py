@@ -14,7 +14,7 @@ from ffpa_attn.bench.cases import Case
 from ffpa_attn.bench.route import RouteTaken, route_of
 from ffpa_attn.bench.subjects import Subject, ffpa_subject, sdpa_subject
 
-ERROR_CHARS = 200
+ERROR_CHARS = 400
 DROPOUT_SEED = 1234
 # Dropout is checked on a problem of this size with the case's head dim and dtype: the reference holds the whole score
 # matrix, and it can only be compared when both draw the same mask, so every row counts and none can be sampled.

@@ -9,6 +9,10 @@ from collections.abc import Callable
 
 import torch
 
+# A batch stays below the depth of the driver's launch queue (1024 entries), at which the host would have to wait.
+BATCH_CALLS = 64
+HOST_CYCLES_A_CALL = 200_000  # of the device's clock: some 100 us, more than any measured call takes to enqueue
+
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
@@ -30,16 +34,30 @@ def median_ms(call: Callable[[], object], device: torch.device, budget: Budget =
     for _ in range(_calls(budget.warmup_ms, one, 1, budget.max_calls)):
         call()
     calls = _calls(budget.measure_ms, one, budget.min_calls, budget.max_calls)
-    if device.type != "cuda":
-        return statistics.median(_host_ms(call) for _ in range(calls))
-    starts = [torch.cuda.Event(enable_timing=True) for _ in range(calls)]
-    ends = [torch.cuda.Event(enable_timing=True) for _ in range(calls)]
-    for start, end in zip(starts, ends, strict=True):
-        start.record()
-        call()
-        end.record()
-    torch.cuda.synchronize(device)
-    return statistics.median(start.elapsed_time(end) for start, end in zip(starts, ends, strict=True))
+    if device.type == "cuda":
+        return statistics.median(_device_times(call, calls, device))
+    return statistics.median(_host_ms(call) for _ in range(calls))
+
+
+def _device_times(call: Callable[[], object], calls: int, device: torch.device) -> list[float]:
+    """Times of ``calls`` calls by events.
+
+    The device is kept busy while the host enqueues a batch, so that an event never waits for the host: without that,
+    a call shorter than its own launch would be timed as the launch.
+    """
+    times: list[float] = []
+    while len(times) < calls:
+        batch = min(BATCH_CALLS, calls - len(times))
+        starts = [torch.cuda.Event(enable_timing=True) for _ in range(batch)]
+        ends = [torch.cuda.Event(enable_timing=True) for _ in range(batch)]
+        torch.cuda._sleep(batch * HOST_CYCLES_A_CALL)
+        for start, end in zip(starts, ends, strict=True):
+            start.record()
+            call()
+            end.record()
+        torch.cuda.synchronize(device)
+        times += [start.elapsed_time(end) for start, end in zip(starts, ends, strict=True)]
+    return times
 
 
 def _first_ms(call: Callable[[], object], device: torch.device) -> float:

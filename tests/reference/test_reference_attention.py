@@ -40,8 +40,10 @@ def cases(draw):
     nkv = draw(st.integers(nq if causal else 1, 12))
     gen = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     h = groups * group
-    q = torch.randn(b, nq, h, d, generator=gen).transpose(1, 2) if draw(st.booleans()) else torch.randn(
-        b, h, nq, d, generator=gen
+    q = (
+        torch.randn(b, nq, h, d, generator=gen).transpose(1, 2)
+        if draw(st.booleans())
+        else torch.randn(b, h, nq, d, generator=gen)
     )
     k, v = (torch.randn(b, groups, nkv, d, generator=gen) for _ in range(2))
     kind = "none" if causal else draw(st.sampled_from(["none", "bool", "add"]))
@@ -59,9 +61,7 @@ def cases(draw):
 @given(cases(), st.sampled_from([1, 7, 40, 1 << 20]))
 def test_equals_the_definition_for_any_block_of_rows(case, score_elements):
     q, k, v, mask, causal, scale = case
-    out, lse = attention(
-        q, k, v, mask, is_causal=causal, scale=scale, dtype=F64, score_elements=score_elements
-    )
+    out, lse = attention(q, k, v, mask, is_causal=causal, scale=scale, dtype=F64, score_elements=score_elements)
     want, want_lse = naive(q, k, v, mask, causal, scale)
     torch.testing.assert_close(out, want, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(lse, want_lse, rtol=1e-10, atol=1e-12)

@@ -1,0 +1,52 @@
+// Tile shapes and shared-memory layout of the bm128 kernel, for each head dim.
+#pragma once
+
+#include "kernels/hopper/tile_work.cuh"
+
+namespace ffpa::hopper {
+
+// Head dims 64..320: each consumer warpgroup owns 64 query rows and all of O's columns.
+template <int kHeadDim>
+struct Bm128Plan {
+  static_assert(kHeadDim % 64 == 0 && kHeadDim >= 64 && kHeadDim <= 320, "64-column groups, O within registers");
+
+  static constexpr int kWarpgroups = kHeadDim <= 64 ? 3 : 2;  // of consumers
+  static constexpr int kRows = 64 * kWarpgroups;
+  static constexpr int kKeys = kHeadDim <= 64    ? 128
+                               : kHeadDim <= 128 ? 176
+                               : kHeadDim <= 192 ? 128
+                               : kHeadDim <= 256 ? 96
+                                                 : 64;
+
+  // Threads: the consumers, then the producer. Several consumer warpgroups take registers from a producer warpgroup; a
+  // single one shares the multiprocessor with other blocks, and its producer is one warp.
+  static constexpr bool kMovesRegisters = kWarpgroups > 1;
+  static constexpr int kConsumerThreads = 128 * kWarpgroups;
+  static constexpr int kThreads = kConsumerThreads + (kMovesRegisters ? 128 : 32);
+  static constexpr int kBlocksAMultiprocessor = kMovesRegisters ? 1 : kHeadDim <= 64 ? 3 : 2;
+  static constexpr int kProducerRegisters = kWarpgroups == 2 ? 24 : 32;
+  static constexpr int kConsumerRegisters = kWarpgroups == 2 ? 240 : 160;
+
+  // Where tiles are short, starting a block anew for each costs more than an even deal of them gains.
+  static constexpr bool kPersistent = kHeadDim <= 64;
+  static constexpr HeadGroup kHeadGroup = kPersistent ? HeadGroup::wide : HeadGroup::cached;
+
+  // Q, K and V lie in groups of 64 columns: one box each, 128 bytes a row.
+  static constexpr int kColumnGroups = kHeadDim / 64;
+  static constexpr int kRowBytes = 128;
+  static constexpr int kQGroupBytes = kRows * kRowBytes;
+  static constexpr int kKvGroupBytes = kKeys * kRowBytes;
+
+  // Shared memory: Q | ring of K and V tiles | barriers.
+  static constexpr int kBlockBytes = 233472 / kBlocksAMultiprocessor - 1024;  // what a block can have on sm_90
+  static constexpr int kQBytes = kColumnGroups * kQGroupBytes;
+  static constexpr int kSlotBytes = kColumnGroups * kKvGroupBytes;
+  static constexpr int kFittingSlots = (kBlockBytes - kQBytes - 256) / kSlotBytes;
+  static constexpr int kSlots = kFittingSlots < 8 ? kFittingSlots : 8;
+  static constexpr int kRingOffset = kQBytes;
+  static constexpr int kBarrierOffset = kRingOffset + kSlots * kSlotBytes;
+  static constexpr int kSmemBytes = kBarrierOffset + (2 + 2 * kSlots) * 8;
+  static_assert(kSlots >= 3 && kSmemBytes <= kBlockBytes);
+};
+
+}  // namespace ffpa::hopper

@@ -1,0 +1,77 @@
+"""torch.compile keeps a call in one graph."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ffpa_attn import CUDABackend, FallbackError, ReferenceBackend, ffpa_attn_func
+from ffpa_attn.backends import resolve_backend
+from ffpa_attn.op import attention_op
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("backend", ["reference", None, CUDABackend(acc="f32", stages=2)])
+@pytest.mark.filterwarnings("ignore::ffpa_attn.errors.FFPAFallbackWarning")
+def test_one_graph_with_dynamic_lengths_and_the_strides_of_an_eager_call(backend):
+    def call(q, k, v):
+        out, lse = ffpa_attn_func(q, k, v, is_causal=True, backend=backend, return_lse=True)
+        return out * 2, lse
+
+    compiled = torch.compile(call, fullgraph=True, dynamic=True, backend="aot_eager")
+    for n in (5, 9, 13):
+        q, k, v = (torch.randn(1, n, h, 80, dtype=torch.bfloat16).transpose(1, 2) for h in (4, 2, 2))
+        for got, want in zip(compiled(q, k, v), call(q, k, v), strict=True):
+            assert got.stride() == want.stride()
+            torch.testing.assert_close(got, want)
+
+
+def test_gradients_are_the_same_in_a_graph():
+    q, k, v = (torch.randn(1, 2, n, 16, requires_grad=True) for n in (4, 6, 6))
+    compiled = torch.compile(lambda *t: ffpa_attn_func(*t, is_causal=True), fullgraph=True, backend="aot_eager")
+    got = torch.autograd.grad(compiled(q, k, v).sum(), (q, k, v))
+    want = torch.autograd.grad(ffpa_attn_func(q, k, v, is_causal=True).sum(), (q, k, v))
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_backend_made_inside_the_graph():
+    q = torch.randn(1, 2, 4, 16)
+
+    def call(t):
+        return ffpa_attn_func(t, t, t, backend=ReferenceBackend())
+
+    torch.testing.assert_close(torch.compile(call, fullgraph=True, backend="aot_eager")(q), call(q))
+
+
+def test_strict_raises_from_a_graph_too():
+    q = torch.randn(1, 2, 4, 16)
+    compiled = torch.compile(lambda t: ffpa_attn_func(t, t, t, strict=True), fullgraph=True, backend="aot_eager")
+    with pytest.raises(FallbackError, match="strict mode"):
+        compiled(q)
+
+
+def arguments(q, k, mask=None, lse=False, backend="reference", causal=False):
+    return (q, k, k, mask, 0.0, causal, None, resolve_backend(backend, None).spec, lse, None)
+
+
+@pytest.mark.parametrize("backend", ["reference", "sdpa"])
+@pytest.mark.parametrize("lse", [False, True])
+@pytest.mark.parametrize("nhd", [False, True])
+def test_opcheck(backend, lse, nhd):
+    q, k = (torch.randn(2, n, h, 16) for n, h in ((5, 4), (7, 2)))
+    q, k = (t.transpose(1, 2) if nhd else t.transpose(1, 2).contiguous() for t in (q, k))
+    tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+    torch.library.opcheck(attention_op, arguments(q, k, None, lse, backend, True), test_utils=tests)
+    torch.library.opcheck(attention_op, arguments(q[0], k[0], torch.rand(5, 7) > 0.5, lse, backend), test_utils=tests)
+
+
+def test_the_fake_of_an_nhd_call_has_the_callers_layout():
+    with torch._subclasses.FakeTensorMode():
+        q = torch.empty(2, 5, 4, 16)
+        out, lse = torch.ops.ffpa_attn.attention(*arguments(q, q, None, True, CUDABackend(tensor_layout="NHD")))
+    assert out.shape == q.shape and out.is_contiguous() and lse.shape == (2, 4, 5)

@@ -1,0 +1,235 @@
+"""Calls that run on a kernel, with a launcher and a device that need no GPU."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+from runtime_fakes import H200, FakeLauncher, kernel, packs_of
+
+from ffpa_attn import CUDABackend, Gates, KernelNotFoundError, Runtime, reference
+
+
+@pytest.fixture
+def launcher():
+    return FakeLauncher()
+
+
+@pytest.fixture
+def runtime(tmp_path, launcher):
+    packs = packs_of(
+        tmp_path, kernel(), kernel(dtype="fp16"), kernel(features=("bias",)), kernel(features=("dropout",))
+    )
+    return Runtime(packs=packs, gates=Gates.open(), launcher=launcher, devices=lambda device: H200)
+
+
+def tensors(*, heads=4, kv_heads=2, nq=9, nkv=12, d=64, dtype=torch.bfloat16):
+    return (torch.randn(1, h, n, d).to(dtype) for h, n in ((heads, nq), (kv_heads, nkv), (kv_heads, nkv)))
+
+
+def test_a_call_runs_the_kernel_and_a_second_one_its_plan(runtime, launcher):
+    q, k, v = tensors()
+    out, lse = runtime.attention(q, k, v, is_causal=True, return_lse=True)
+    want, want_lse = reference.attention(q, k, v, is_causal=True)
+    assert torch.equal(out, want) and torch.equal(lse, want_lse)
+    q2, k2, v2 = tensors()
+    again, _ = runtime.attention(q2, k2, v2, is_causal=True, return_lse=True)
+    assert torch.equal(again, reference.attention(q2, k2, v2, is_causal=True)[0])
+    assert len(launcher.prepared) == 1 and len(launcher.launched) == 2
+    assert isinstance(runtime.attention(q, k, v), torch.Tensor) and len(launcher.prepared) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"is_causal": True},
+        {"scale": 0.5},
+        {"return_lse": True},
+        {"backend": CUDABackend(stages=2)},
+        {"attn_mask": torch.ones(9, 12, dtype=torch.bool)},
+        {"dropout_p": 0.5},
+    ],
+)
+def test_whatever_changes_the_call_makes_another_plan(runtime, launcher, change):
+    q, k, v = tensors()
+    runtime.attention(q, k, v)
+    runtime.attention(q, k, v, **change)
+    assert len(launcher.prepared) == 2
+
+
+def test_other_strides_make_another_plan(runtime, launcher):
+    q, k, v = tensors()
+    runtime.attention(q, k, v)
+    nhd = q.transpose(1, 2).contiguous().transpose(1, 2)
+    out = runtime.attention(nhd, k, v)
+    assert len(launcher.prepared) == 2 and out.transpose(1, 2).is_contiguous()
+
+
+def test_a_tensor_that_does_not_fit_the_plan_is_checked_again(runtime):
+    q, k, v = tensors()
+    runtime.attention(q, k, v)
+    with pytest.raises(TypeError, match=r"key=torch.float16"):
+        runtime.attention(q, k.half(), v)
+
+
+def test_gradients_pass_the_plan_by(runtime, launcher):
+    q, k, v = tensors()
+    runtime.attention(q, k, v)
+    with pytest.warns(UserWarning, match="gradients are needed"):
+        out = runtime.attention(q.clone().requires_grad_(), k, v)
+    assert out.requires_grad and len(launcher.launched) == 1
+    with torch.no_grad():
+        assert not runtime.attention(q.clone().requires_grad_(), k, v).requires_grad
+    assert len(launcher.launched) == 2
+
+
+def test_forward_mode_gradients_pass_the_plan_by(runtime, launcher):
+    q, k, v = tensors()
+    runtime.attention(q, k, v)
+    with torch.autograd.forward_ad.dual_level(), pytest.warns(UserWarning, match="gradients are needed"):
+        dual = torch.autograd.forward_ad.make_dual(q, torch.ones_like(q))
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            out = runtime.attention(dual, k, v)
+        assert torch.autograd.forward_ad.unpack_dual(out).tangent is not None
+    assert len(launcher.launched) == 1
+
+
+def test_autocast_casts_on_a_kernel_route_too(runtime, launcher):
+    q, k, v = tensors(dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert runtime.attention(q, k, v).dtype == torch.float16
+    assert launcher.prepared[0][0].dtype == "fp16"
+
+
+def test_nhd_inputs_give_an_nhd_result(runtime, launcher):
+    q, k, v = (t.transpose(1, 2).contiguous() for t in tensors())
+    backend = CUDABackend(tensor_layout="NHD")
+    want = reference.attention(*(t.transpose(1, 2) for t in (q, k, v)))[0].transpose(1, 2)
+    for _ in range(2):
+        out, lse = runtime.attention(q, k, v, backend=backend, return_lse=True)
+        assert torch.equal(out, want) and out.is_contiguous() and lse.shape == (1, 4, 9)
+    assert len(launcher.prepared) == 1
+
+
+def test_masks_reach_the_launcher_expanded_and_in_a_dtype_that_it_reads(runtime, launcher):
+    q, k, v = tensors()
+    mask = torch.zeros(1, 12)
+    mask[0, 3] = torch.finfo(torch.float32).min
+    for _ in range(2):
+        out = runtime.attention(q, k, v, mask)
+        given = launcher.launched[-1][3]
+        assert given.shape == (1, 4, 9, 12) and given.dtype == torch.bfloat16 and torch.isfinite(given).all()
+        torch.testing.assert_close(out, reference.attention(q, k, v, mask)[0])
+    assert "attn_mask is converted from float32 to torch.bfloat16" in runtime.explain(q, k, v, mask).copies[0]
+
+
+def test_dropout_takes_its_stream_from_torchs_generator(runtime, launcher):
+    q, k, v = tensors()
+    outs = []
+    for _ in range(2):
+        torch.manual_seed(11)
+        outs.append(runtime.attention(q, k, v, dropout_p=0.3))
+    assert torch.equal(*outs)
+    seed, offset, more = launcher.launched[0][4]
+    assert (offset, more) == (0, 0)
+    assert torch.equal(outs[0], reference.attention(q, k, v, dropout_p=0.3, philox=(seed, offset))[0])
+
+
+def test_head_dims_are_rounded_up_and_the_scale_is_the_true_one(runtime, launcher):
+    q, k, v = tensors(d=40)
+    runtime.attention(q, k, v)
+    assert launcher.prepared[0][0].head_dim == 64 and launcher.prepared[0][2].scale == 40**-0.5
+
+
+@pytest.mark.parametrize(("nq", "nkv", "causal"), [(0, 5, False), (5, 0, True), (0, 0, True)])
+def test_empty_calls_launch_nothing(runtime, launcher, nq, nkv, causal):
+    q, k, v = tensors(nq=nq, nkv=nkv)
+    out, lse = runtime.attention(q, k, v, is_causal=causal, return_lse=True)
+    assert out.shape == q.shape and (out == 0).all() and (lse == -torch.inf).all()
+    assert launcher.prepared == []
+
+
+def test_a_named_backend_without_its_kernel_raises_and_an_unnamed_one_falls_back(runtime):
+    q, k, v = tensors(d=512)
+    with pytest.raises(KernelNotFoundError, match="head dim 512 .*H200.*packs seen: core.*ffpa_build"):
+        runtime.attention(q, k, v, backend="cuda")
+    assert runtime.explain(q, k, v, backend="cuda").route == "error"
+    with pytest.warns(UserWarning, match="no kernel for prefill bf16"):
+        runtime.attention(q, k, v)
+
+
+def test_explain_shows_the_kernel_its_rivals_and_the_copies(runtime):
+    q, k, v = tensors()
+    explained = runtime.explain(q, k.transpose(2, 3).contiguous().transpose(2, 3), v)
+    assert (explained.route, explained.kernel, explained.reason) == ("kernel", kernel().id, None)
+    assert explained.copies == ("key is made contiguous: its last dimension has stride 12",)
+    text = str(explained)
+    assert f"route: kernel {kernel().id} of pack core" in text and "chosen" in text
+    assert f"{kernel(dtype='fp16').id} [core]: dtype fp16, not bf16" in text and "pack: core 0.1.0" in text
+
+
+def test_the_number_of_plans_is_bounded(tmp_path, launcher):
+    runtime = Runtime(
+        packs=packs_of(tmp_path, kernel()),
+        gates=Gates.open(),
+        launcher=launcher,
+        devices=lambda device: H200,
+        max_plans=3,
+    )
+    for n in range(1, 11):
+        runtime.attention(*tensors(nq=n))
+        assert len(runtime._plans) <= 3
+
+
+def test_threads_share_a_runtime(runtime):
+    inputs = [tuple(tensors(nq=n)) for n in range(1, 5)]
+    wrong = []
+
+    def work(index):
+        for _ in range(20):
+            q, k, v = inputs[index]
+            if not torch.equal(runtime.attention(q, k, v), reference.attention(q, k, v)[0]):
+                wrong.append(index)
+
+    threads = [threading.Thread(target=work, args=(i % 4,)) for i in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"backend": CUDABackend(tensor_layout="NHD")},
+        {"attn_mask": torch.zeros(9, 12), "return_lse": True},
+        {"dropout_p": 0.5},
+        {"backend": "sdpa"},
+        {"backend": "reference"},
+    ],
+)
+def test_kept_plans_keep_no_tensors(runtime, launcher, options):
+    q, k, v = tensors()
+    if "NHD" in str(options):
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    runtime.attention(q, k, v, **options)
+    assert runtime._plans
+    launcher.launched.clear()
+    kept = [weakref.ref(tensor) for tensor in (q, k, v)]
+    del q, k, v
+    gc.collect()
+    assert [reference() for reference in kept] == [None] * 3
+
+
+def test_layouts_that_take_turns_keep_their_plans(runtime, launcher):
+    q, k, v = tensors()
+    swapped = torch.randn(1, 12, 2, 64).to(torch.bfloat16).transpose(1, 2)
+    for key in (k, swapped, k, swapped):
+        out = runtime.attention(q, key, v)
+        assert torch.equal(out, reference.attention(q, key, v)[0])
+    assert len(launcher.prepared) == 2 and len(launcher.launched) == 4
