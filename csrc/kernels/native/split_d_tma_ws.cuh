@@ -16,10 +16,18 @@
 
 namespace ffpa::native {
 
+// A large head dim that ends inside a box is computed to the end of the box, whose columns the engine has set to zero: the
+// loops that stop earlier spill.
+template <class Variant>
+struct WholeBoxes : Variant {
+  static constexpr int kHeadDim =
+      Variant::kHeadDim > 256 ? ceil_div(Variant::kHeadDim, ffpa::kBoxCols) * ffpa::kBoxCols : Variant::kHeadDim;
+};
+
 template <class Variant>
 struct SplitDTmaWs {
   using Params = abi::TmaAttentionParams;
-  using T = Traits<Variant, TmaTiles, PrefillWork>;
+  using T = Traits<WholeBoxes<Variant>, TmaTiles, PrefillWork>;
   static constexpr int kProducerThreads = 128;  // registers change hands by warpgroups
   static constexpr int kThreads = T::kThreads + kProducerThreads;
   // With four consumer warps two blocks share a multiprocessor, and so its registers.
