@@ -73,8 +73,8 @@ struct PrefillTiles {
   static __host__ __device__ constexpr int budget(int, int smem) { return smem; }
 };
 
-// Prefill with boxes brought by the copy engine. Warps that compute have 232 or 240 registers where another one asks for
-// boxes, so tiles that need all 255 give way; where warps wait for boxes only, not for each other, larger steps
+// Prefill with boxes brought by the copy engine. Warps that compute have 232 or 240 registers where another one asks
+// for boxes, so tiles that need all 255 give way; where warps wait for boxes only, not for each other, larger steps
 // pay.
 struct TmaTiles {
   static __host__ __device__ constexpr Tile choose(int head_dim, int smem, Demands demands) {
