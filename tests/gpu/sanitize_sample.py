@@ -37,7 +37,7 @@ FAMILIES = {
 
 @torch.no_grad()
 def run(sizes, options, backend, known):
-    """The kernel id, or None when no pack holds it, and the relative error, None with dropout and for a `known` kernel."""
+    """The kernel id, or None when no pack holds it, and the relative error: None with dropout or a `known` kernel."""
     batch, heads, kv_heads, q_len, kv_len, head_dim = sizes
     options = dict(options)
     q, k, v = (
