@@ -161,7 +161,12 @@ def test_generated_source_states_the_variant() -> None:
 
 def test_rank_is_the_place_in_the_arch_order() -> None:
     variants = expand(PROJECT, Selection.make(PROJECT, archs="sm_80,sm_90a")).variants
-    assert {(variant.arch.name, variant.rank) for variant in variants} == {("sm_80", 0), ("sm_90a", 0), ("sm_90a", 2)}
+    assert {(variant.arch.name, variant.impl.ext, variant.rank) for variant in variants} == {
+        ("sm_80", "native", 0),
+        ("sm_90a", "hopper", 0),
+        ("sm_90a", "tma", 1),
+        ("sm_90a", "native", 2),
+    }
     hinted = spec_with(PROJECT, ext="fp8")
     assert {v.rank for v in expand(hinted, Selection.make(hinted)).variants} == {-1}
 

@@ -1,13 +1,11 @@
 """A few small kernels to run under compute-sanitizer, each checked against float32.
 
-    compute-sanitizer --tool memcheck  --error-exitcode 9 --report-api-errors no python tests/gpu/sanitize_sample.py
-    compute-sanitizer --tool racecheck --error-exitcode 9 --kernel-name kns=split python tests/gpu/sanitize_sample.py
+    compute-sanitizer --tool memcheck --error-exitcode 9 python tests/gpu/sanitize_sample.py
+    compute-sanitizer --tool racecheck --error-exitcode 9 python tests/gpu/sanitize_sample.py auto
 
-API errors are left to the launcher, which turns every one into an exception; it also asks each kernel for a second
-parameter, and the driver's refusal is the answer that it wants.
-
-Sizes are the smallest that pass the route's gates. A sample whose kernel no installed pack holds is named and left
-out. Exits with 1 when a result is wrong or nothing ran.
+Arguments are families (auto, native, tma; default all). Sizes are the smallest that pass the route's gates. A sample
+whose kernel no installed pack holds is named and left out, and so is one whose kernel another family ran already. Exits
+with 1 when a result is wrong or nothing ran.
 """
 
 from __future__ import annotations
@@ -30,11 +28,16 @@ SAMPLES = {
     "dropout": ((1, 1, 1, 512, 521, 64), {"dropout_p": 0.5}),
 }
 TOLERANCE = 5e-3
+FAMILIES = {
+    "auto": CUDABackend(),
+    "native": CUDABackend(enable_tma=False, enable_cute=False),
+    "tma": CUDABackend(enable_tma=True, enable_cute=False),
+}
 
 
 @torch.no_grad()
-def run(sizes, options):
-    """The kernel's id, or None when no pack holds it, and the relative error (None with dropout)."""
+def run(sizes, options, backend, known):
+    """The kernel id, or None when no pack holds it, and the relative error, None with dropout and for a `known` kernel."""
     batch, heads, kv_heads, q_len, kv_len, head_dim = sizes
     options = dict(options)
     q, k, v = (
@@ -45,10 +48,10 @@ def run(sizes, options):
     mask = torch.randn(q_len, kv_len, device="cuda", dtype=torch.bfloat16) if kind else None
     if kind == "bool":
         mask = mask > -1
-    options |= {"attn_mask": mask, "enable_gqa": heads != kv_heads, "backend": CUDABackend()}
+    options |= {"attn_mask": mask, "enable_gqa": heads != kv_heads, "backend": backend}
     route = explain(q, k, v, **options)
-    if route.kernel is None:
-        return None, None
+    if route.kernel is None or route.kernel in known:
+        return route.kernel, None
     out = ffpa_attn_func(q, k, v, strict=True, **options)
     torch.cuda.synchronize()
     if options.get("dropout_p"):
@@ -66,17 +69,23 @@ def run(sizes, options):
     return route.kernel, ((out.float() - expected).norm() / expected.norm()).item()
 
 
-def main() -> int:
-    """Run every sample and print a line for each."""
+def main(families: list[str]) -> int:
+    """Run every sample and print a line for each kernel."""
     torch.manual_seed(0)
     ran, wrong = 0, 0
     for name, (sizes, options) in SAMPLES.items():
-        kernel, error = run(sizes, options)
-        print(f"{name:18} {kernel or 'no installed kernel'}" + (f"  error {error:.2e}" if error is not None else ""))
-        ran += kernel is not None
-        wrong += error is not None and not error < TOLERANCE
+        known: set[str] = set()
+        for family in families or FAMILIES:
+            kernel, error = run(sizes, options, FAMILIES[family], known)
+            if kernel in known:
+                continue
+            print(f"{name:18} {family:7} {kernel or 'no installed kernel'}" + (f"  {error:.2e}" if error else ""))
+            if kernel is not None:
+                known.add(kernel)
+                ran += 1
+            wrong += error is not None and not error < TOLERANCE
     return 1 if wrong or not ran else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -23,6 +23,8 @@ LSE_ATOL = 1e-3
 
 DEVICE = "cuda"
 NATIVE = CUDABackend(enable_tma=False, enable_cute=False)
+# What the card runs unasked, and the families that other cards run.
+FAMILIES = {"auto": CUDABackend(), "native": NATIVE, "tma": CUDABackend(enable_tma=True, enable_cute=False)}
 
 
 def normal(*shape, dtype=torch.bfloat16, seed=0):

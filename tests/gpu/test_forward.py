@@ -7,6 +7,7 @@ from ffpa_attn import explain
 
 from .support import (
     CEILING,
+    FAMILIES,
     HEAD_DIMS,
     NATIVE,
     attend,
@@ -49,9 +50,11 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
-def test_forward_is_as_exact_as_sdpa(head_dim, dtype, layout):
+@pytest.mark.parametrize("family", FAMILIES)
+def test_forward_is_as_exact_as_sdpa(family, head_dim, dtype, layout):
     (q, k, v), options = LAYOUTS[layout](head_dim, dtype)
-    check(q, k, v, **options)
+    kernel, _ = check(q, k, v, backend=FAMILIES[family], **options)
+    assert family == "auto" or kernel.startswith("native.split_d_tma" if family == "tma" else "native.split_d-")
 
 
 @pytest.mark.parametrize("head_dim", [64, 320, 1024])

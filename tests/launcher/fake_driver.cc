@@ -145,7 +145,7 @@ API int cuKernelSetAttribute(int attribute, int value, void*, int) {
 }
 API int cuKernelGetParamInfo(void*, std::size_t index, std::size_t* offset, std::size_t* size) {
   if (static_cast<int>(index) >= parameter_count) return kInvalidValue;
-  *offset = 0;
+  *offset = 48;  // as for a struct aligned to 64 bytes
   *size = parameter_bytes;
   return Outcome("cuKernelGetParamInfo");
 }

@@ -27,8 +27,8 @@ __device__ __forceinline__ auto decide_dropout(const abi::AttentionParams& p, in
   }
 }
 
-// The block's rows of O and LSE, by T::kThreads threads. `ring` (kv_ring.cuh, tma_ring.cuh) brings K and V; Q has arrived
-// when the ring's first step has.
+// The block's rows of O and LSE, by T::kThreads threads. `ring` (kv_ring.cuh, tma_ring.cuh) brings K and V; Q has
+// arrived when the ring's first step has.
 template <class T, class Ring>
 __device__ __forceinline__ void attend_rows(const abi::AttentionParams& p, const typename T::Work& work,
                                             const Scores<T>& scores, u32 smem, Ring& ring) {

@@ -1,8 +1,9 @@
 // The stream of K and V boxes of one block: for every tile of keys the steps of K, then the steps of V.
 //
-// A step is kStepBoxes boxes of [kTileN keys][64 columns]. The consumer calls `next(tile, step)` once a step, which gives
-// the shared address of the step's first box, `release(tile, step)` when it has read the step, and `drain()` after the last
-// tile, when nothing may be written to shared memory any more. The rings of tma_ring.cuh have the same three.
+// A step is kStepBoxes boxes of [kTileN keys][64 columns]. The consumer calls `next(tile, step)` once a step, which
+// gives the shared address of the step's first box, `release(tile, step)` when it has read the step, and `drain()`
+// after the last tile, when nothing may be written to shared memory any more. The rings of tma_ring.cuh have the same
+// three.
 #pragma once
 
 #include "abi/attention_params.h"

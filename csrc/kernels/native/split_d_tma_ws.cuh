@@ -1,5 +1,5 @@
-// native.split_d_tma_ws: split_d with K and V brought by the bulk tensor copy engine, asked for by a warp of its own, so
-// that the warps that compute wait for data and for the warps they share rows with, never for a whole block.
+// native.split_d_tma_ws: split_d with K and V brought by the bulk tensor copy engine, asked for by a warp of its own,
+// so that the warps that compute wait for data and for the warps they share rows with, never for a whole block.
 #pragma once
 
 #include "abi/attention_params.h"
@@ -16,10 +16,18 @@
 
 namespace ffpa::native {
 
+// A large head dim that ends inside a box is computed to the end of the box, whose columns the engine has set to zero:
+// the loops that stop earlier spill.
+template <class Variant>
+struct WholeBoxes : Variant {
+  static constexpr int kHeadDim =
+      Variant::kHeadDim > 256 ? ceil_div(Variant::kHeadDim, ffpa::kBoxCols) * ffpa::kBoxCols : Variant::kHeadDim;
+};
+
 template <class Variant>
 struct SplitDTmaWs {
   using Params = abi::TmaAttentionParams;
-  using T = Traits<Variant, TmaTiles, PrefillWork>;
+  using T = Traits<WholeBoxes<Variant>, TmaTiles, PrefillWork>;
   static constexpr int kProducerThreads = 128;  // registers change hands by warpgroups
   static constexpr int kThreads = T::kThreads + kProducerThreads;
   // With four consumer warps two blocks share a multiprocessor, and so its registers.

@@ -73,16 +73,17 @@ struct PrefillTiles {
   static __host__ __device__ constexpr int budget(int, int smem) { return smem; }
 };
 
-// Prefill with boxes brought by the copy engine. Warps that compute have 232 or 240 registers where another one asks for
-// boxes, so the two tiles that need all 255 give way; where warps wait for boxes only, not for each other, larger steps
+// Prefill with boxes brought by the copy engine. Warps that compute have 232 or 240 registers where another one asks
+// for boxes, so tiles that need all 255 give way; where warps wait for boxes only, not for each other, larger steps
 // pay.
 struct TmaTiles {
   static __host__ __device__ constexpr Tile choose(int head_dim, int smem, Demands demands) {
     Tile tile = PrefillTiles::choose(head_dim, smem, demands);
     if (demands.acc_f16) return tile;
     if (smem >= 160 * 1024) {
-      if (head_dim > 64 && head_dim <= 128 && demands.plain) return {128, 128, 4, 2, 2};
-      if (head_dim > 128 && head_dim <= 256) tile.max_step_boxes = 1;
+      if (head_dim <= 64) return {128, 64, 4, 1, 1};
+      if (head_dim <= 128) return {128, 128, 4, 2, 2};
+      if (head_dim <= 256) tile.max_step_boxes = 1;
     }
     if (head_dim > 512 && head_dim <= 640) tile.max_step_boxes = 2;
     return tile;

@@ -70,8 +70,8 @@ struct TmaLoader {
   }
 };
 
-// The slot of a step and the parity of its turn. Computed from the step's number, so that nothing is kept in registers from
-// step to step; where a tile is whole rounds of the ring, the slot is known when compiling.
+// The slot of a step and the parity of its turn. Computed from the step's number, so that nothing is kept in registers
+// from step to step; where a tile is whole rounds of the ring, the slot is known when compiling.
 template <class T>
 struct RingPlace {
   u32 slot;
@@ -96,7 +96,8 @@ class TmaReader {
  public:
   __device__ explicit TmaReader(TmaSlots<T> slots) : slots_(slots) {}
 
-  // As in kv_ring.cuh. What `also` starts in a tile's first step of V has arrived after the last step of K of the next tile.
+  // As in kv_ring.cuh. What `also` starts in a tile's first step of V has arrived after the last step of K of the next
+  // tile.
   __device__ __forceinline__ u32 next(int tile, int step) const {
     const RingPlace<T> place(tile, step);
     if constexpr (T::kAnyBias) {
