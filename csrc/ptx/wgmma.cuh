@@ -1,7 +1,7 @@
 // Warpgroup matrix multiply-accumulate (wgmma, sm_90a): D[64, N] += A[64, 16] B[16, N], float32 accumulators.
 //
-// Operands in shared memory are described by 64-bit words. All tiles here lie in rows of 64 elements (128 bytes) with the
-// copy engine's 128-byte swizzle, in atoms of 8 rows, so that two things vary:
+// Operands in shared memory are described by 64-bit words. All tiles here lie in rows of 64 elements (128 bytes) with
+// the copy engine's 128-byte swizzle, in atoms of 8 rows, so that two things vary:
 //   K-major (A; B = K in QK^T): rows are m or n, columns are k. A step of 16 k advances the address by 32 bytes.
 //   N-major (B = V in PV): rows are k, columns are n; columns 64.. lie `column_group_bytes` further on. A step of 16 k
 //   advances the address by 16 rows, 2048 bytes.

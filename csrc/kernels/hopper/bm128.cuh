@@ -85,13 +85,11 @@ struct Turns {
     if (warpgroup == 0) wait();
   }
 
-  __device__ __forceinline__ void wait() const {
-    if (kWarpgroups > 1) ptx::named_barrier_sync(kFirstBarrier + warpgroup, 256);
-  }
+  __device__ __forceinline__ void wait() const { ptx::named_barrier_sync(kFirstBarrier + warpgroup, 256); }
 
   __device__ __forceinline__ void pass() const {
     const int next = warpgroup == kWarpgroups - 1 ? 0 : warpgroup + 1;
-    if (kWarpgroups > 1) ptx::named_barrier_arrive(kFirstBarrier + next, 256);
+    ptx::named_barrier_arrive(kFirstBarrier + next, 256);
   }
 };
 
@@ -283,7 +281,7 @@ struct Bm128 {
   using Plan = Bm128Plan<Variant::kHeadDim>;
 
   static constexpr int kThreads = Plan::kThreads;
-  static constexpr int kMinBlocks = Plan::kBlocksAMultiprocessor;
+  static constexpr int kMinBlocks = 1;
   static constexpr int kSmemBytes = Plan::kSmemBytes;
   static constexpr int kTileM = Plan::kRows;
   static constexpr int kTileN = Plan::kKeys;
@@ -310,13 +308,13 @@ struct Bm128 {
     __syncthreads();
 
     if (warp >= Plan::kConsumerThreads / 32) {
-      if constexpr (Plan::kMovesRegisters) ptx::release_registers<Plan::kProducerRegisters>();
+      ptx::release_registers<Plan::kProducerRegisters>();
       if (warp == Plan::kConsumerThreads / 32 && ptx::elect_one()) {
         Bm128Producer<Plan> producer{params, RingWriter<Plan::kSlots, Plan::kSlotBytes>(ring), base, q_barriers};
         producer.run();
       }
     } else {
-      if constexpr (Plan::kMovesRegisters) ptx::claim_registers<Plan::kConsumerRegisters>();
+      ptx::claim_registers<Plan::kConsumerRegisters>();
       const int warpgroup = warp / 4;
       Bm128Consumer<Element, Plan> consumer{params.a,
                                             RingReader<Plan::kSlots, Plan::kSlotBytes>(ring),

@@ -18,12 +18,9 @@ struct Bm128Plan {
                                : kHeadDim <= 256 ? 96
                                                  : 64;
 
-  // Threads: the consumers, then the producer. Several consumer warpgroups take registers from a producer warpgroup; a
-  // single one shares the multiprocessor with other blocks, and its producer is one warp.
-  static constexpr bool kMovesRegisters = kWarpgroups > 1;
+  // Threads: the consumers, then a producer warpgroup that gives its registers to them.
   static constexpr int kConsumerThreads = 128 * kWarpgroups;
-  static constexpr int kThreads = kConsumerThreads + (kMovesRegisters ? 128 : 32);
-  static constexpr int kBlocksAMultiprocessor = kMovesRegisters ? 1 : kHeadDim <= 64 ? 3 : 2;
+  static constexpr int kThreads = kConsumerThreads + 128;
   static constexpr int kProducerRegisters = kWarpgroups == 2 ? 24 : 32;
   static constexpr int kConsumerRegisters = kWarpgroups == 2 ? 240 : 160;
 
@@ -38,7 +35,7 @@ struct Bm128Plan {
   static constexpr int kKvGroupBytes = kKeys * kRowBytes;
 
   // Shared memory: Q | ring of K and V tiles | barriers.
-  static constexpr int kBlockBytes = 233472 / kBlocksAMultiprocessor - 1024;  // what a block can have on sm_90
+  static constexpr int kBlockBytes = 232448;  // what a block can have on sm_90
   static constexpr int kQBytes = kColumnGroups * kQGroupBytes;
   static constexpr int kSlotBytes = kColumnGroups * kKvGroupBytes;
   static constexpr int kFittingSlots = (kBlockBytes - kQBytes - 256) / kSlotBytes;

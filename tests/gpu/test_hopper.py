@@ -1,0 +1,94 @@
+"""The hopper family: tile edges of each head dim, the order of causal tiles, and the pair of blocks at D = 1024."""
+
+import pytest
+import torch
+
+from .support import CEILING, attend, attention_f64, check, kernel_of, qkv, relative_error, route_of
+
+# Query rows of a tile and keys of a step.
+TILES = {
+    64: (192, 128),
+    128: (128, 176),
+    192: (128, 128),
+    256: (128, 96),
+    320: (128, 64),
+    384: (64, 128),
+    512: (64, 128),
+    640: (64, 128),
+    768: (64, 64),
+    1024: (64, 256),
+}
+
+
+def hopper_qkv(*sizes, dtype=torch.bfloat16, **options):
+    """Inputs of a call that the hopper kernel of exactly this head dim runs; skips where the packs lack it."""
+    tensors = qkv(*sizes, dtype, **options)
+    route, _ = route_of(*tensors)
+    if route.kernel.family != "hopper" or route.kernel.head_dim != sizes[-1]:
+        pytest.skip(f"the installed packs have no hopper kernel for head dim {sizes[-1]}")
+    return tensors
+
+
+@pytest.mark.parametrize("head_dim", TILES)
+@pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("past", [-1, 0, 1])
+def test_lengths_around_whole_tiles(head_dim, is_causal, past):
+    rows, keys = TILES[head_dim]
+    q_len = (640 + rows - 1) // rows * rows + past
+    kv_len = (1024 + keys - 1) // keys * keys + past
+    check(*hopper_qkv(1, 2, q_len, kv_len, head_dim), is_causal=is_causal)
+
+
+@pytest.mark.parametrize("head_dim", TILES)
+def test_rows_that_see_no_key_are_zero(head_dim):
+    """More queries than keys, tail-aligned: whole tiles without a step, and tiles of which some rows have none."""
+    q, k, v = hopper_qkv(1, 2, 1100, 515, head_dim)
+    out, lse = attend(q, k, v, is_causal=True, return_lse=True)
+    expected, expected_lse = attention_f64(q, k, v, is_causal=True)
+    assert not out[:, :, :585].any() and (lse[:, :, :585] == -torch.inf).all()
+    assert relative_error(out, expected) < CEILING[q.dtype]
+    torch.testing.assert_close(lse[:, :, 585:].double(), expected_lse[:, :, 585:], atol=1e-3, rtol=1e-5)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 512, 1024])
+def test_every_causal_tile_of_many_heads_is_computed_once(head_dim):
+    """Heads beyond one group of the order of tiles, in groups that do not divide them, with shared KV heads."""
+    q, k, v = hopper_qkv(3, 50, 520, 777, head_dim, kv_heads=25)
+    out = attend(q, k, v, is_causal=True)
+    for b, h in ((0, 0), (0, 47), (0, 48), (1, 0), (1, 49), (2, 31), (2, 49)):
+        one = [q[b : b + 1, h : h + 1], *(x[b : b + 1, h // 2 : h // 2 + 1] for x in (k, v))]
+        assert torch.equal(out[b : b + 1, h : h + 1], attend(*one, is_causal=True))
+    expected, _ = attention_f64(q[2:], k[2:], v[2:], is_causal=True)
+    assert relative_error(out[2:], expected) < CEILING[q.dtype]
+
+
+@pytest.mark.parametrize("head_dim", [512, 768])
+def test_one_head_fills_the_cache(head_dim):
+    """Keys so many that a group of causal heads is a single one."""
+    check(*hopper_qkv(1, 3, 600, 20000, head_dim), is_causal=True)
+
+
+@pytest.mark.parametrize("head_dim", TILES)
+@pytest.mark.parametrize("scale", [0.0, -0.5])
+def test_zero_and_negative_scales(head_dim, scale, dtype):
+    q, k, v = hopper_qkv(1, 2, 520, 700, head_dim, dtype=dtype)
+    out, lse = attend(q, k, v, scale=scale, is_causal=True, return_lse=True)
+    expected, expected_lse = attention_f64(q, k, v, scale=scale, is_causal=True)
+    assert relative_error(out, expected) < CEILING[dtype]
+    torch.testing.assert_close(lse.double(), expected_lse, atol=1e-3, rtol=1e-5)
+
+
+@pytest.mark.parametrize("head_dim", TILES)
+def test_results_repeat_bit_for_bit(head_dim):
+    tensors = hopper_qkv(2, 8, 2100, 2100, head_dim, kv_heads=2)
+    first = attend(*tensors, is_causal=True, return_lse=True)
+    for _ in range(20):
+        again = attend(*tensors, is_causal=True, return_lse=True)
+        assert torch.equal(again[0], first[0]) and torch.equal(again[1], first[1])
+
+
+def test_head_dims_between_the_compiled_ones_take_the_next_kernel():
+    hopper_qkv(1, 2, 520, 700, 512)
+    tensors = qkv(1, 2, 520, 700, 456)
+    assert kernel_of(*tensors).startswith("hopper.")
+    check(*tensors, is_causal=True)
