@@ -62,7 +62,7 @@ struct AttentionParams {
   const long long* philox_seed;     // device pointers when the generator is captured in a graph, else null
   const long long* philox_offset;   //
   unsigned long long seed_value;    // used when the pointers are null
-  unsigned long long offset_value;  // added to *philox_offset when the pointers are set
+  unsigned long long offset_value;  // in counters of four words; *philox_offset, to which it is added, is in words
 
   // Split-KV decode: partial results in float32. partial_o [splits, B, Hq, Nq, D] is each split's own O; partial_stats
   // [splits, B, Hq, Nq, 2] holds the maximum m of the row's scaled and masked scores and the sum of exp(score - m),

@@ -249,16 +249,18 @@ def test_dropout_takes_numbers_or_device_scalars(launcher: Launcher, fake: FakeD
     )
     launch(query, key, value, philox=(2**64 - 5, 8))
     p = fake.record(0).params
-    assert (p.seed_value, p.offset_value, p.philox_seed, p.philox_offset) == (2**64 - 5, 8, None, None)
+    assert (p.seed_value, p.offset_value, p.philox_seed, p.philox_offset) == (2**64 - 5, 8 // 4, None, None)
     assert p.drop_p == 0.25 and p.inv_keep == pytest.approx(4 / 3)
     seed, offset = torch.tensor([3]), torch.tensor([4])
     launch(query, key, value, philox=(seed, offset, 12))
     p = fake.record(1).params
-    assert (p.philox_seed, p.philox_offset, p.offset_value) == (seed.data_ptr(), offset.data_ptr(), 12)
+    assert (p.philox_seed, p.philox_offset, p.offset_value) == (seed.data_ptr(), offset.data_ptr(), 12 // 4)
     with pytest.raises(ValueError, match="takes 9 arguments"):
         launch(query, key, value)
     with pytest.raises(ValueError, match="both"):
-        launch(query, key, value, philox=(seed, 1, 0))
+        launch(query, key, value, philox=(seed, 4, 0))
+    with pytest.raises(ValueError, match="philox offset must be a multiple of 4.*got 6"):
+        launch(query, key, value, philox=(1, 6))
 
 
 def test_a_missing_launcher_or_driver_says_what_to_install(tmp_path: Path, launcher_library: Path) -> None:

@@ -84,7 +84,7 @@ struct Seesaw {
           ptx::k_major_descriptor(ring.data + warpgroup * Plan::kOwnKeys * Plan::kRowBytes),
           ptx::mn_major_descriptor(ring.data + warpgroup * (Plan::kOwnColumns / 64) * Plan::kBoxBytes, Plan::kBoxBytes),
           base + Plan::kPOffset,
-          reinterpret_cast<float(*)[Plan::kParts][Plan::kRows]>(shared + Plan::kStatOffset),
+          reinterpret_cast<float (*)[Plan::kParts][Plan::kRows]>(shared + Plan::kStatOffset),
           part,
           peer,
           row,
