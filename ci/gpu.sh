@@ -35,7 +35,8 @@ step() {
 step machine "$python" -c 'import sys, torch; print(sys.version, torch.__version__, torch.cuda.get_device_name())'
 step install "$python" -m pip install --no-index --no-deps --target "$site" "$@"
 if [ "$status" -ne 0 ]; then exit "$status"; fi
-export PYTHONPATH="$site"
+# The installed package comes first; from src/ the tests take only ffpa_build, which is no part of a wheel.
+export PYTHONPATH="$site:$PWD/src"
 
 step packs "$python" -m ffpa_attn packs
 step smoke "$python" ci/smoke.py

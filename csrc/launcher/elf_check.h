@@ -21,6 +21,10 @@ inline const char* FindElfDefect(const char* data, std::size_t size) {
 
   if (size < kHeader) return "it is shorter than an ELF header";
   if (std::memcmp(data, kMagic, sizeof(kMagic)) != 0) return "it is not a 64-bit ELF file";
+  std::uint16_t machine;
+  read(18, machine);
+  // The driver loads a library lazily, and would only find this out when the kernel is looked for.
+  if (machine != kCudaMachine) return "it is not code for an NVIDIA GPU";
   std::uint64_t programs, sections;
   std::uint16_t program_size, program_count, section_size, section_count;
   read(32, programs);

@@ -63,7 +63,7 @@ def _allocator(query: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def _philox_arguments(philox: tuple[Any, ...]) -> tuple[Any, ...]:
-    """(seed, offset, added) as the native side takes them: numbers in counters of four words, as torch's are in words."""
+    """(seed, offset, added) as the native side takes them: offsets that are numbers in counters of four words."""
     if not philox:
         return ()
     seed, offset, added = philox if len(philox) == 3 else (*philox, 0)

@@ -47,19 +47,22 @@ def uniform(index: Tensor, seed: int) -> Tensor:
     return (word >> 8).to(torch.float32) * 2.0**-24
 
 
-def reserve(device: torch.device, elements: int) -> tuple[int, int]:
-    """Take `elements` random numbers from torch's default generator of `device`.
+def draw(device: torch.device) -> Tensor:
+    """A key and an offset for one call, drawn from torch's default generator of `device`.
 
     Returns:
-        (seed, offset) of the reserved part of the stream; the offset is a multiple of 4. Repeats after
-        `torch.manual_seed`. The CPU generator has no Philox offset, so a fresh seed is drawn from it.
+        int64 [2] on `device`: the key, and the offset in words, of which the low two bits do not count (`stream_of`).
+
+    One draw of torch's own, so that it repeats after `torch.manual_seed`, is captured into a CUDA graph, and gives the
+    same numbers in a replay as in an eager call.
     """
-    if device.type == "cuda":
-        generator = torch.cuda.default_generators[device.index or 0]
-        offset = generator.get_offset()
-        generator.set_offset(offset + (elements + 3) // 4 * 4)
-        return generator.initial_seed(), offset
-    return int(torch.randint(2**63 - 1, (1,), dtype=torch.int64).item()), 0
+    return torch.randint(2**62, (2,), dtype=torch.int64, device=device)
+
+
+def stream_of(drawn: Tensor) -> tuple[int, int]:
+    """(seed, offset) of a `draw`, as numbers; waits for the device."""
+    seed, offset = drawn.tolist()
+    return seed, offset & ~3
 
 
 def _multiply(a: Tensor, b: int) -> tuple[Tensor, Tensor]:

@@ -140,7 +140,8 @@ class Runtime:
                 strict,
             )
             try:
-                plan = self._recent.get(recent)
+                # Dropout draws random numbers before the plan can turn tensors away, so it is looked up by everything.
+                plan = self._recent.get(recent) if dropout_p == 0.0 else None
                 if plan is not None:
                     result = plan(query, key, value, attn_mask)
                     if result is not None:
@@ -355,12 +356,11 @@ class Runtime:
         )
         if p.mask_kind == "none" and p.dropout_p == 0.0:
             return launch  # type: ignore[no-any-return]
-        elements = p.batch * p.heads * p.q_len * p.kv_len
 
         def run(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Result | None:
             if p.dropout_p == 0.0:
                 return launch(query, key, value, prepared_mask(mask))  # type: ignore[no-any-return]
-            seed, offset = philox.reserve(query.device, elements)
+            seed, offset = philox.draw(query.device)
             return launch(query, key, value, prepared_mask(mask), (seed, offset, 0))  # type: ignore[no-any-return]
 
         return run
@@ -454,10 +454,9 @@ def _sdpa_runner(problem: Problem) -> Runner:
 
 def _reference_runner(problem: Problem) -> Runner:
     p = problem
-    elements = p.batch * p.heads * p.q_len * p.kv_len
 
     def run(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Result:
-        stream = philox.reserve(query.device, elements) if p.dropout_p > 0.0 else None
+        stream = philox.stream_of(philox.draw(query.device)) if p.dropout_p > 0.0 else None
         out, lse = reference.attention(
             query,
             key,

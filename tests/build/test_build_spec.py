@@ -119,6 +119,15 @@ def test_project_tables_load_and_resolve_aliases(alias: str, name: str) -> None:
     assert Selection.make(spec, archs=alias).archs == (name,)
 
 
+def test_every_capability_names_an_arch_that_serves_it() -> None:
+    """What an error tells the user to build for is the capability of the device, 8.6 as `--arch 86`."""
+    spec = load_spec(REPOSITORY)
+    for arch in spec.archs.values():
+        for capability in arch.capabilities:
+            for name in (capability, capability.replace(".", ""), "sm_" + capability.replace(".", "")):
+                assert capability in spec.arch(name).capabilities
+
+
 def test_every_preset_of_the_project_yields_variants_with_unique_ids() -> None:
     spec = load_spec(REPOSITORY)
     for preset in spec.presets:

@@ -75,6 +75,7 @@ def test_a_context_pushed_for_a_failing_launch_is_popped(
     [
         (b"", "shorter than an ELF header"),
         (b"not a cubin" * 10, "not a 64-bit ELF"),
+        (cubin()[:18] + struct.pack("<H", 62) + cubin()[20:], "not code for an NVIDIA GPU"),
         (cubin()[:-1], "ends before its section headers"),
         (cubin()[:48] + struct.pack("<Q", 2**63)[:4] + cubin()[52:60] + b"\0\0" + cubin()[62:], "no sections"),
         (

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ffpa_attn.philox import philox4x32, reserve, uniform
+from ffpa_attn.philox import draw, philox4x32, stream_of, uniform
 from ffpa_attn.reference import keep_mask
 
 
@@ -52,8 +52,15 @@ def test_rows_of_the_keep_mask_are_a_part_of_the_whole():
     assert bool(whole[1, 2, 6, 5]) == bool(uniform(torch.tensor([index]), 5) > 0.3)
 
 
-def test_reserve_repeats_under_the_same_seed_and_moves_on():
+def test_a_draw_repeats_under_the_same_seed_and_moves_on():
+    device = torch.device("cpu")
     torch.manual_seed(3)
-    first, second = reserve(torch.device("cpu"), 10), reserve(torch.device("cpu"), 10)
+    first, second = draw(device), draw(device)
     torch.manual_seed(3)
-    assert first == reserve(torch.device("cpu"), 10) and first != second
+    assert torch.equal(first, draw(device)) and not torch.equal(first, second)
+    assert first.dtype == torch.int64 and first.shape == (2,) and (first >= 0).all()
+
+
+def test_the_low_bits_of_an_offset_do_not_count():
+    streams = {stream_of(torch.tensor([5, 40 + low])) for low in range(4)}
+    assert streams == {(5, 40)}

@@ -16,6 +16,7 @@ from ffpa_attn.device import DeviceInfo
 from ffpa_attn.layout import result_strides
 from ffpa_attn.manifest import PACK_ABI, SCHEMA, Compiler, KernelInfo, Manifest
 from ffpa_attn.packs import Pack, PackSet
+from ffpa_attn.philox import stream_of
 from ffpa_attn.problem import Problem
 
 CUBIN = b"\x7fELF not really a cubin"
@@ -159,7 +160,7 @@ class FakeLauncher:
         expected = [(t.shape, t.stride(), t.dtype) for t in (query, key, value)]
 
         def launch(
-            query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, philox: tuple[int, ...] = ()
+            query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, philox: tuple[Any, ...] = ()
         ) -> Any:
             if [(t.shape, t.stride(), t.dtype) for t in (query, key, value)] != expected:
                 return None
@@ -172,7 +173,7 @@ class FakeLauncher:
                 is_causal=problem.is_causal,
                 scale=problem.scale,
                 dropout_p=problem.dropout_p,
-                philox=(philox[0], philox[1]) if philox else None,
+                philox=stream_of(torch.stack(philox[:2])) if philox else None,
             )
             result = torch.empty_strided(out.shape, result_strides(out.shape, query.stride()), dtype=out.dtype)
             result.copy_(out)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from runtime_fakes import H200, FakeLauncher, kernel, packs_of
 
-from ffpa_attn import CUDABackend, Gates, KernelNotFoundError, Runtime, reference
+from ffpa_attn import CUDABackend, Gates, KernelNotFoundError, Runtime, philox, reference
 
 
 @pytest.fixture
@@ -133,9 +133,23 @@ def test_dropout_takes_its_stream_from_torchs_generator(runtime, launcher):
         torch.manual_seed(11)
         outs.append(runtime.attention(q, k, v, dropout_p=0.3))
     assert torch.equal(*outs)
-    seed, offset, more = launcher.launched[0][4]
-    assert (offset, more) == (0, 0)
-    assert torch.equal(outs[0], reference.attention(q, k, v, dropout_p=0.3, philox=(seed, offset))[0])
+    seed, offset, added = launcher.launched[0][4]
+    torch.manual_seed(11)
+    assert torch.equal(torch.stack([seed, offset]), philox.draw(q.device)) and added == 0
+    stream = philox.stream_of(torch.stack([seed, offset]))
+    assert torch.equal(outs[0], reference.attention(q, k, v, dropout_p=0.3, philox=stream)[0])
+
+
+def test_a_call_draws_once_whatever_plan_came_before(runtime, launcher):
+    q, k, v = tensors()
+    other = tuple(t.transpose(1, 2).contiguous().transpose(1, 2) for t in (q, k, v))
+    want = None
+    for inputs in ((q, k, v), other, (q, k, v), other):
+        torch.manual_seed(5)
+        runtime.attention(*inputs, dropout_p=0.3)
+        state = torch.get_rng_state()
+        want = state if want is None else want
+        assert torch.equal(state, want)
 
 
 def test_head_dims_are_rounded_up_and_the_scale_is_the_true_one(runtime, launcher):
