@@ -139,7 +139,7 @@ def _unsupported(impl: Impl, arch: str, selection: Selection) -> Iterator[Skip]:
         if head_dim not in impl.head_dim:
             yield Skip(impl.id, arch, f"d{head_dim}", f"head dims: {impl.head_dim}")
     for stage in selection.stages:
-        if stage not in impl.stages:
+        if stage not in impl.stages and len(impl.stages) > 1:
             yield Skip(impl.id, arch, f"s{stage}", f"stages: {', '.join(map(str, impl.stages))}")
     for dtype in selection.dtypes:
         if dtype not in impl.dtypes:
@@ -151,6 +151,11 @@ def _unsupported(impl: Impl, arch: str, selection: Selection) -> Iterator[Skip]:
             yield Skip(impl.id, arch, "bf16 acc f16", "bf16 always accumulates in f32")
 
 
+def _depths(impl: Impl, selection: Selection) -> tuple[int, ...]:
+    """The pipeline depths to build. An impl with one depth has it whatever the selection names: it offers no choice."""
+    return impl.stages if len(impl.stages) == 1 else tuple(s for s in impl.stages if s in selection.stages)
+
+
 def _expand_impl(
     spec: Spec, impl: Impl, arch: Arch, target: Arch, pack: str, selection: Selection
 ) -> Iterator[Variant | Skip]:
@@ -159,7 +164,7 @@ def _expand_impl(
             if dtype == "bf16" and acc == "f16":
                 continue
             for head_dim in (head_dim for head_dim in selection.head_dims if head_dim in impl.head_dim):
-                for stages in (stages for stages in impl.stages if stages in selection.stages):
+                for stages in _depths(impl, selection):
                     for features in feature_sets(impl, selection.features):
                         variant = Variant(impl, arch, target, dtype, acc, head_dim, stages, features, pack)
                         reason = next(

@@ -212,3 +212,14 @@ def test_what_launches_after_a_kernel_comes_along_whatever_the_selection_names()
     assert all(variant.pack == "core" for variant in variants)
     alone = replace(PROJECT, impls=(replace(main, needs=()), after))
     assert not [v for v in expand(alone, selection).variants if v.impl == after]
+
+
+def test_a_kernel_with_one_depth_is_built_whatever_stages_are_named() -> None:
+    fixed = replace(PROJECT.impls[0], name="fixed", stages=(3,))
+    spec = replace(PROJECT, impls=(fixed, replace(PROJECT.impls[0], stages=(2, 3))))
+    matrix = expand(spec, Selection.make(spec, archs="sm_89", head_dims="64", stages="2", features="none"))
+    assert [variant.id for variant in matrix.variants] == [
+        "native.fixed-sm_89-bf16-d64-s3",
+        "native.split_d-sm_89-bf16-d64-s2",
+    ]
+    assert not matrix.skips
