@@ -65,6 +65,13 @@ def wheels(session: nox.Session) -> None:
 
 
 @nox.session
+def check_wheels(session: nox.Session) -> None:
+    """Checks the wheels of a folder (after `--`; default: dist/): contents, platform, metadata, installation."""
+    session.install(*group("check"))
+    session.run("python", "ci/check_wheels.py", *session.posargs)
+
+
+@nox.session
 def reproduce(session: nox.Session) -> None:
     """Builds sdists and wheels twice, in two places, and compares every byte; the selection goes after `--`."""
     session.install(*group("wheels"))
