@@ -1,4 +1,4 @@
-"""The command line: `python -m ffpa_build plan | build | install | show | clean`.
+"""The command line: `python -m ffpa_build plan | build | install | show | verify | clean`.
 
 Imports what a command needs when it runs, so that `plan` answers at once.
 """
@@ -284,6 +284,38 @@ def show(kernel_id: str, root: Path | None, cache_dir: Path | None, toolchain: s
     for name, value in {**data["facts"], **data["compile"]}.items():
         click.echo(f"  {name} = {value}")
     click.echo(f"cubin: {Cache(folder).cubin_path(unit.key)}")
+
+
+@main.command()
+@click.argument("wheel", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@_options(_ROOT, _CACHE, _JSON)
+@click.option("-j", "--jobs", type=click.IntRange(min=1), help="Compiles at a time.")
+@click.option("--fresh", is_flag=True, help="Compile every kernel, whatever the cache holds.")
+def verify(
+    wheel: Path, root: Path | None, cache_dir: Path | None, as_json: bool, jobs: int | None, fresh: bool
+) -> None:
+    """Compile a wheel's kernels from the source tree and compare every byte. Exit status 1 if one differs."""
+    from contextlib import nullcontext
+    from dataclasses import asdict
+    from tempfile import TemporaryDirectory
+
+    from ffpa_build.cache import default_cache_dir
+    from ffpa_build.verify import summary
+    from ffpa_build.verify import verify as compare
+
+    if fresh and cache_dir is not None:
+        raise SelectionError("--fresh compiles into a folder of its own; it cannot go with --cache-dir")
+    spec = load_spec(root)
+    with TemporaryDirectory(prefix="ffpa-verify-") if fresh else nullcontext() as scratch:
+        folder = Path(scratch) if scratch else cache_dir or default_cache_dir()
+        report = compare(wheel, spec, folder, jobs, quiet=as_json)
+    if as_json:
+        click.echo(json.dumps({**asdict(report), "ok": report.ok}, indent=1))
+    else:
+        for verdict in report.verdicts:
+            click.echo(f"{verdict.kernel}: {verdict.outcome}")
+        click.echo(summary(report))
+    sys.exit(0 if report.ok else 1)
 
 
 @main.command()
