@@ -99,8 +99,8 @@ def build(place: Place, scratch: Path, arguments: list[str]) -> Path:
         environment.pop(name, None)
     command = [sys.executable, str(tree / "ci" / "wheels.py"), "--sdist", "--out", str(out / "dist"), *arguments]
     print(f"build in {tree}", flush=True)
-    umask = {} if os.name == "nt" else {"umask": place.umask}
-    subprocess.run(command, check=True, cwd=out, env=environment, **umask)
+    umask = -1 if os.name == "nt" else place.umask
+    subprocess.run(command, check=True, cwd=out, env=environment, umask=umask)
     return out
 
 

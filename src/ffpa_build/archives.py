@@ -46,7 +46,7 @@ Member = tuple[str, dict[str, object], bytes]
 def _zip_members(path: Path) -> Iterator[Member]:
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
-            attributes = {
+            attributes: dict[str, object] = {
                 "mode": oct(info.external_attr >> 16),
                 "time": info.date_time,
                 "compression": info.compress_type,
@@ -59,7 +59,7 @@ def _tar_members(path: Path) -> Iterator[Member]:
     with tarfile.open(path) as archive:
         for info in archive:
             stream = archive.extractfile(info)
-            attributes = {
+            attributes: dict[str, object] = {
                 "type": info.type,
                 "mode": oct(info.mode),
                 "time": info.mtime,

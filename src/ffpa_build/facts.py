@@ -109,7 +109,7 @@ def read_elf(cubin: bytes, entry: str) -> ElfFacts:
 def read_facts(cubin: bytes, entry: str, log: str) -> Facts:
     """Facts of a cubin whose only kernel must be `entry`, with the ptxas report in `log`. Raises FactsError."""
     elf = read_elf(cubin, entry)
-    report = _ptxas_report(log, entry)
+    report: dict[str, Any] = _ptxas_report(log, entry)
     if elf.registers is not None and elf.registers != report["registers"]:
         raise FactsError(f"{entry}: ptxas reports {report['registers']} registers, the cubin {elf.registers}")
     arch = _reported_arch(log, entry)

@@ -13,6 +13,7 @@ import zipfile
 from dataclasses import dataclass
 from email.parser import BytesHeaderParser
 from pathlib import Path
+from typing import Any
 
 from ffpa_attn.manifest import KernelInfo, Manifest, ManifestError
 from ffpa_build.errors import BuildError, FactsError, SelectionError
@@ -30,6 +31,7 @@ LIBRARIES = frozenset(
 EXPORTS = "__tvm_ffi_"
 IMPORTS = "TVMFFI"
 """Prefixes of the launcher's own symbols and, of those without a version, of the ones it takes from tvm-ffi."""
+_UNVERSIONED = ("VER_NDX_LOCAL", "VER_NDX_GLOBAL")
 _WEAK = frozenset("_ITM_deregisterTMCloneTable _ITM_registerTMCloneTable __gmon_start__ __cxa_finalize".split())
 
 
@@ -119,16 +121,18 @@ def launcher_differences(library: bytes) -> list[str]:
     from elftools.common.exceptions import ELFError
     from elftools.elf.dynamic import DynamicSection
     from elftools.elf.elffile import ELFFile
+    from elftools.elf.gnuversions import GNUVerSymSection
+    from elftools.elf.sections import SymbolTableSection
 
     try:
         elf = ELFFile(io.BytesIO(library))
         dynamic = elf.get_section_by_name(".dynamic")
         symbols = elf.get_section_by_name(".dynsym")
         versions = elf.get_section_by_name(".gnu.version")
-        if not isinstance(dynamic, DynamicSection) or symbols is None:
+        if not isinstance(dynamic, DynamicSection) or not isinstance(symbols, SymbolTableSection):
             return [f"{LAUNCHER}: not a shared library"]
-        tags = list(dynamic.iter_tags())
-        needed = {tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED"}
+        tags: list[Any] = list(dynamic.iter_tags())
+        needed = {str(tag.needed) for tag in tags if tag.entry.d_tag == "DT_NEEDED"}
         search = [tag.entry.d_tag for tag in tags if tag.entry.d_tag in ("DT_RPATH", "DT_RUNPATH")]
         found = [f"{LAUNCHER}: is linked to {name}" for name in sorted(needed - LIBRARIES)]
         found += [f"{LAUNCHER}: has {tag}, a folder of the machine that built it" for tag in search]
@@ -138,10 +142,11 @@ def launcher_differences(library: bytes) -> list[str]:
             if symbol["st_shndx"] != "SHN_UNDEF":
                 if not symbol.name.startswith(EXPORTS):
                     found.append(f"{LAUNCHER}: exports {symbol.name}")
+                continue
             # Symbols of the C and C++ run time have versions, whose age auditwheel judges.
-            elif versions is None or versions.get_symbol(index)["ndx"] in ("VER_NDX_LOCAL", "VER_NDX_GLOBAL"):
-                if symbol.name not in _WEAK and not symbol.name.startswith(IMPORTS):
-                    found.append(f"{LAUNCHER}: takes {symbol.name} from an unknown library")
+            plain = not isinstance(versions, GNUVerSymSection) or versions.get_symbol(index)["ndx"] in _UNVERSIONED
+            if plain and symbol.name not in _WEAK and not symbol.name.startswith(IMPORTS):
+                found.append(f"{LAUNCHER}: takes {symbol.name} from an unknown library")
     except (ELFError, IndexError) as error:
         return [f"{LAUNCHER}: not a readable library: {error}"]
     return found
