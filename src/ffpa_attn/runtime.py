@@ -113,6 +113,7 @@ class Runtime:
             type(query) is Tensor
             and type(key) is Tensor
             and type(value) is Tensor
+            and (attn_mask is None or type(attn_mask) is Tensor)
             and _forward_ad._current_level < 0
             and not (
                 _is_grad_enabled()

@@ -75,3 +75,17 @@ def test_the_fake_of_an_nhd_call_has_the_callers_layout():
         q = torch.empty(2, 5, 4, 16)
         out, lse = torch.ops.ffpa_attn.attention(*arguments(q, q, None, True, CUDABackend(tensor_layout="NHD")))
     assert out.shape == q.shape and out.is_contiguous() and lse.shape == (2, 4, 5)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_autocast_gives_a_graph_the_dtype_of_an_eager_call(grad):
+    q, v = torch.randn(1, 2, 4, 16, requires_grad=grad), torch.randn(1, 2, 4, 16, dtype=torch.float16)
+    mask = torch.randn(4, 4, dtype=torch.float16)
+
+    def call(q, v, mask):
+        with torch.autocast("cpu", torch.bfloat16):
+            return ffpa_attn_func(q, q, v, mask)
+
+    got = torch.compile(call, fullgraph=True, backend="aot_eager")(q, v, mask)
+    assert got.dtype == torch.bfloat16
+    torch.testing.assert_close(got, call(q, v, mask))
