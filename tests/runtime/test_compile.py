@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from ffpa_attn import CUDABackend, FallbackError, ReferenceBackend, ffpa_attn_func
 from ffpa_attn.backends import resolve_backend
@@ -89,3 +91,12 @@ def test_autocast_gives_a_graph_the_dtype_of_an_eager_call(grad):
     got = torch.compile(call, fullgraph=True, backend="aot_eager")(q, v, mask)
     assert got.dtype == torch.bfloat16
     torch.testing.assert_close(got, call(q, v, mask))
+
+
+def test_tracers_without_dynamo_see_the_operator():
+    q = torch.randn(1, 2, 4, 16)
+    graph = make_fx(lambda t: ffpa_attn_func(t, t, t, backend="reference"), tracing_mode="fake")(q)
+    assert torch.ops.ffpa_attn.attention.default in {node.target for node in graph.graph.nodes}
+    torch.testing.assert_close(graph(q), ffpa_attn_func(q, q, q, backend="reference"))
+    with FakeTensorMode() as mode:
+        assert ffpa_attn_func(*[mode.from_tensor(q)] * 3).shape == q.shape
