@@ -91,7 +91,7 @@ def _resolve(declared: ToolchainSpec, cache_dir: Path, install: bool) -> Toolcha
 def _nvcc_version(program: str) -> str | None:
     try:
         result = subprocess.run([program, "--version"], capture_output=True, text=True, check=False, timeout=60)
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):
         return None
     match = re.search(r"\bV(\d+\.\d+\.\d+)", result.stdout)
     return match[1] if match else None

@@ -66,6 +66,14 @@ def test_nvcc_of_another_version_on_path_is_not_used(tmp_path: Path, monkeypatch
     assert locate(nvcc, tmp_path).nvcc != str(program)
 
 
+def test_an_nvcc_that_does_not_answer_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(command: list[str], **options: object) -> None:
+        raise subprocess.TimeoutExpired(command, 60)
+
+    monkeypatch.setattr(toolchain.subprocess, "run", hang)
+    assert toolchain._nvcc_version("nvcc") is None
+
+
 def test_running_environment_counts_only_with_exactly_the_pins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     import click
