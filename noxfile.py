@@ -102,6 +102,19 @@ def lint(session: nox.Session) -> None:
     session.run("clang-format", "--dry-run", "-Werror", *sources)
     session.run("python", "-m", "ffpa_build.distributions", "check", env={"PYTHONPATH": "src"})
     session.run("python", "-m", "ffpa_build.flags_page", "check", env={"PYTHONPATH": "src"})
+    session.run("python", "-m", "ffpa_build.recipe", "check", env={"PYTHONPATH": "src"})
+
+
+def port(session: nox.Session, name: str) -> None:
+    """The tests of one way of packaging, with the program that reads its files."""
+    session.install(*group("test"), *group(name))
+    session.run("python", "-m", "pytest", "-rs", f"tests/packaging/test_{name}.py", *session.posargs)
+
+
+@nox.session
+def recipe(session: nox.Session) -> None:
+    """The conda recipe, rendered and checked by rattler-build."""
+    port(session, "recipe")
 
 
 @nox.session(venv_params=SEE_TORCH)
