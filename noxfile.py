@@ -117,6 +117,13 @@ def recipe(session: nox.Session) -> None:
     port(session, "recipe")
 
 
+@nox.session
+def flake(session: nox.Session) -> None:
+    """The Nix flake, evaluated against a stub of nixpkgs; skipped, with a word, where Nix is not installed."""
+    session.install(*group("test"))
+    session.run("python", "-m", "pytest", "-rs", "tests/packaging/test_flake.py", *session.posargs)
+
+
 @nox.session(venv_params=SEE_TORCH)
 def try_wheels(session: nox.Session) -> None:
     """Install a folder of wheels (after `--`) into an environment of its own and run attention from it."""
