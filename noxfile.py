@@ -118,6 +118,12 @@ def recipe(session: nox.Session) -> None:
 
 
 @nox.session
+def cibuildwheel(session: nox.Session) -> None:
+    """The configuration of cibuildwheel for ffpa-core, read by cibuildwheel."""
+    port(session, "cibuildwheel")
+
+
+@nox.session
 def flake(session: nox.Session) -> None:
     """The Nix flake, evaluated against a stub of nixpkgs; skipped, with a word, where Nix is not installed."""
     session.install(*group("test"))
