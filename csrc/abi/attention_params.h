@@ -59,10 +59,10 @@ struct AttentionParams {
   // Dropout: Philox4x32-10; an element is kept when its uniform > drop_p.
   float drop_p;
   float inv_keep;                   // 1 / (1 - drop_p)
-  const long long* philox_seed;     // device pointers when the generator is captured in a graph, else null
-  const long long* philox_offset;   //
+  const long long* philox_seed;     // device pointers to the numbers of the call, which a graph replay draws anew;
+  const long long* philox_offset;   // or null. Offsets are in counters, of four words each
   unsigned long long seed_value;    // used when the pointers are null
-  unsigned long long offset_value;  // in counters of four words; *philox_offset, to which it is added, is in words
+  unsigned long long offset_value;  // added to *philox_offset when the pointers are set
 
   // Split-KV decode: partial results in float32. partial_o [splits, B, Hq, Nq, D] is each split's own O; partial_stats
   // [splits, B, Hq, Nq, 2] holds the maximum m of the row's scaled and masked scores and the sum of exp(score - m),

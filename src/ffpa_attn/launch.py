@@ -63,16 +63,17 @@ def _allocator(query: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def _philox_arguments(philox: tuple[Any, ...]) -> tuple[Any, ...]:
-    """(seed, offset, added) as the native side takes them: offsets that are numbers in counters of four words."""
+    """(seed, offset, added) as the native side takes them: offsets in blocks of four words."""
     if not philox:
         return ()
     seed, offset, added = philox if len(philox) == 3 else (*philox, 0)
-    for name, value in (("offset", offset), ("added", added)):
-        if isinstance(value, int) and value % 4:
-            raise ValueError(f"philox {name} must be a multiple of 4, as those of torch's generators are; got {value}")
+    if isinstance(offset, int):
+        if offset % 4:
+            raise ValueError(f"philox offset must be a multiple of 4, as those of torch's generators are; got {offset}")
+        offset //= 4
     if isinstance(seed, int):
         seed = (seed + 2**63) % 2**64 - 2**63  # the native side takes the 64 bits as a signed number
-    return seed, offset // 4 if isinstance(offset, int) else offset, added // 4
+    return seed, offset, added
 
 
 def prepare(

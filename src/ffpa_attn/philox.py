@@ -51,18 +51,18 @@ def draw(device: torch.device) -> Tensor:
     """A key and an offset for one call, drawn from torch's default generator of `device`.
 
     Returns:
-        int64 [2] on `device`: the key, and the offset in words, of which the low two bits do not count (`stream_of`).
+        int64 [2] on `device`: the key, and the offset in blocks of four words, as kernels read them.
 
     One draw of torch's own, so that it repeats after `torch.manual_seed`, is captured into a CUDA graph, and gives the
     same numbers in a replay as in an eager call.
     """
-    return torch.randint(2**62, (2,), dtype=torch.int64, device=device)
+    return torch.randint(2**60, (2,), dtype=torch.int64, device=device)
 
 
 def stream_of(drawn: Tensor) -> tuple[int, int]:
-    """(seed, offset) of a `draw`, as numbers; waits for the device."""
-    seed, offset = drawn.tolist()
-    return seed, offset & ~3
+    """(seed, offset in words) of a `draw`, as numbers; waits for the device."""
+    seed, blocks = drawn.tolist()
+    return seed, 4 * blocks
 
 
 def _multiply(a: Tensor, b: int) -> tuple[Tensor, Tensor]:

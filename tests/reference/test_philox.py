@@ -61,6 +61,5 @@ def test_a_draw_repeats_under_the_same_seed_and_moves_on():
     assert first.dtype == torch.int64 and first.shape == (2,) and (first >= 0).all()
 
 
-def test_the_low_bits_of_an_offset_do_not_count():
-    streams = {stream_of(torch.tensor([5, 40 + low])) for low in range(4)}
-    assert streams == {(5, 40)}
+def test_a_draw_counts_blocks_and_a_stream_words():
+    assert stream_of(torch.tensor([5, 40])) == (5, 160)

@@ -1,8 +1,8 @@
 // Dropout of P, after the row sum.
 //
-// Element e = ((b * H + h) * Nq + q) * Nkv + k has the number n = offset + e in torch's stream, whose offset counts
-// words and is a multiple of 4. It takes word n % 4 of Philox counter n / 4 and is kept when u = (word >> 8) 2^-24 > p.
-// The decision depends on the element alone: not on tiles, arch or kernel. O is scaled by 1 / (1 - p) in the epilogue.
+// Element e = ((b * H + h) * Nq + q) * Nkv + k takes word e % 4 of Philox counter offset + e / 4 and is kept when
+// u = (word >> 8) 2^-24 > p. The decision depends on the element alone: not on tiles, arch or kernel. O is scaled by 1
+// / (1 - p) in the epilogue.
 #pragma once
 
 #include "abi/attention_params.h"
@@ -38,7 +38,7 @@ class Dropout {
     static_assert(T::kSTiles <= 8, "the decisions for 16 rows fit one word");
     const u64 key = p_.philox_seed != nullptr ? static_cast<u64>(*p_.philox_seed) : p_.seed_value;
     const u64 offset =
-        p_.philox_offset != nullptr ? (static_cast<u64>(*p_.philox_offset) >> 2) + p_.offset_value : p_.offset_value;
+        p_.philox_offset != nullptr ? static_cast<u64>(*p_.philox_offset) + p_.offset_value : p_.offset_value;
     const typename T::Work work(p_);
     const FragmentPlace<T> place(key0);
     // word > limit is (word >> 8) 2^-24 > p.
