@@ -20,8 +20,6 @@ from ffpa_build.selection import Selection
 FOLDER = Path(".github", "workflows")
 PRESET = "release"
 KERNELS_PER_SHARD = 100
-PORTS = ("recipe", "flake", "cibuildwheel", "workflows")
-"""The nox sessions that check how the project is packaged elsewhere."""
 _HEADER = "# Made from variants/: python -m ffpa_build.workflows write\n"
 
 
@@ -57,8 +55,7 @@ def render(spec: Spec) -> dict[Path, str]:
     release = _RELEASE.replace("@matrix@\n", matrix)
     release = release.replace("@options@", " ".join(f"--dist {name}" for name in [META, *packs]))
     release = release.replace("@core@", core).replace("@preset@", PRESET)
-    ci = _CI.replace("@ports@", ", ".join(PORTS))
-    return {FOLDER / "ci.yml": _HEADER + ci, FOLDER / "release.yml": _HEADER + release}
+    return {FOLDER / "ci.yml": _HEADER + _CI, FOLDER / "release.yml": _HEADER + release}
 
 
 _CI = """\
@@ -80,23 +77,8 @@ jobs:
       - uses: actions/setup-python@v5
         with:
           python-version: "3.11"
+      - run: sudo apt-get update && sudo apt-get install --yes nix-bin
       - run: .ci/run
-
-  ports:
-    strategy:
-      fail-fast: false
-      matrix:
-        session: [@ports@]
-    runs-on: ubuntu-24.04
-    steps:
-      - uses: actions/checkout@v4
-      - uses: actions/setup-python@v5
-        with:
-          python-version: "3.12"
-      - if: matrix.session == 'flake'
-        run: sudo apt-get update && sudo apt-get install --yes nix-bin
-      - run: python -m pip install nox
-      - run: nox -s ${{ matrix.session }}
 """
 
 _RELEASE = """\
