@@ -142,6 +142,12 @@ def workflows(session: nox.Session) -> None:
 
 
 @nox.session
+def wheel_variants(session: nox.Session) -> None:
+    """What wheels would declare as wheel variants, read by variantlib."""
+    port(session, "wheel_variants")
+
+
+@nox.session
 def flake(session: nox.Session) -> None:
     """The Nix flake, evaluated against a stub of nixpkgs; skipped, with a word, where Nix is not installed."""
     session.install(*group("test"))
