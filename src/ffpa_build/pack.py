@@ -88,24 +88,30 @@ def kernel_info(built: Built) -> KernelInfo:
     )
 
 
-def make_manifest(
-    pack: Pack, built: Iterable[Built], toolchain: Toolchain, version: str, debug: tuple[str, ...] = ()
-) -> Manifest:
-    """The manifest of a pack. `source_digest` covers the generated sources and every header that they reach."""
-    rows = sorted(built, key=lambda item: item.variant.id)
+def source_digest(built: Iterable[Built]) -> str:
+    """sha256 over the generated sources of compiled variants and every header that they reach."""
     digest = hashlib.sha256()
+    rows = tuple(built)
     texts = {row.variant.id: row.unit.source for row in rows}
     for row in rows:
         texts.update(row.unit.headers)
     for name, text in sorted(texts.items()):
         digest.update(f"{name}\0{len(text)}\0{text}\0".encode())
+    return digest.hexdigest()
+
+
+def make_manifest(
+    pack: Pack, built: Iterable[Built], toolchain: Toolchain, version: str, debug: tuple[str, ...] = ()
+) -> Manifest:
+    """The manifest of a pack. `source_digest` covers the generated sources and every header that they reach."""
+    rows = sorted(built, key=lambda item: item.variant.id)
     return Manifest(
         schema=SCHEMA,
         pack=pack.name,
         distribution=pack.distribution,
         version=version,
         pack_abi=PACK_ABI,
-        source_digest=digest.hexdigest(),
+        source_digest=source_digest(rows),
         compiler=Compiler(toolchain.kind, toolchain.version),
         flags=flags_for(toolchain.kind),
         kernels=tuple(kernel_info(row) for row in rows),

@@ -7,6 +7,7 @@ imported before any compiler is installed, so what compiles is imported where it
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import sysconfig
 import tempfile
@@ -17,10 +18,11 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-from ffpa_build import environment
+from ffpa_build import environment, sbom
 from ffpa_build.distributions import CORE_PACK, extras
 from ffpa_build.errors import BuildError, SelectionError
 from ffpa_build.model import Spec
+from ffpa_build.sbom import Material
 from ffpa_build.spec import load_spec
 
 SHARED_FOLDERS = ("csrc", "src/ffpa_attn", "src/ffpa_build", "variants")
@@ -103,12 +105,17 @@ class FfpaBuildHook(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         tree = find_tree(self.root)
         files: dict[str, str] = build_data["force_include"]
+        self._scratch = tempfile.TemporaryDirectory(prefix="ffpa-wheel-")
         if self.target_name == "sdist":
             files.update(shared_sources(tree, with_kernels=self.pack is not None))
-        elif self.pack is not None:
-            self._scratch = tempfile.TemporaryDirectory(prefix="ffpa-wheel-")
+            self._note_commit(tree, Path(self._scratch.name), files)
+        else:
             try:
-                self._wheel(load_spec(tree), Path(self._scratch.name), version == "editable", build_data)
+                scratch = Path(self._scratch.name)
+                if self.pack is None:
+                    self._bill(scratch, tree, [], {}, build_data)
+                else:
+                    self._wheel(load_spec(tree), scratch, version == "editable", build_data)
             except BuildError as error:
                 self._scratch.cleanup()
                 self.app.abort(f"error: {error}")
@@ -136,6 +143,8 @@ class FfpaBuildHook(BuildHookInterface):
                 "restrict the build when the sdist is made, or build from the source tree"
             )
         files: dict[str, str] = build_data["force_include_editable" if editable else "force_include"]
+        materials: list[Material] = []
+        facts: dict[str, str | None] = {}
         core = pack.name == CORE_PACK
         # The runtime is of use without kernels too: those of other packs run on it.
         if not core or api.expand(spec, selection, empty=True).variants:
@@ -152,12 +161,47 @@ class FfpaBuildHook(BuildHookInterface):
             for name in built.files:
                 (built.path / name).chmod(0o644)
                 files[str(built.path / name)] = f"{pack.package}/{name}"
+            manifest = built.manifest
+            facts["compiler"] = f"{manifest.compiler.name} {manifest.compiler.version}"
+            facts["compiler-flags"] = " ".join(manifest.flags)
+            facts["source-digest"] = manifest.source_digest
+            for requirement in found.toolchain.requirements:
+                name, _, number = requirement.partition("==")
+                materials.append(Material(name, number, f"compiles the kernels ({found.toolchain.name})"))
         if core:
             self._runtime(spec.root, scratch, editable, files)
+            number = importlib.metadata.version("apache-tvm-ffi")
+            materials.append(Material("apache-tvm-ffi", number, "headers and library of the launcher"))
             build_data["pure_python"] = False
             # Plain "linux_x86_64": which manylinux the launcher deserves is auditwheel's verdict (ci/wheels.py).
             platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
             build_data["tag"] = f"py3-none-{platform}"
+        self._bill(scratch, spec.root, materials, facts, build_data)
+
+    def _bill(
+        self,
+        scratch: Path,
+        tree: Path,
+        materials: list[Material],
+        facts: dict[str, str | None],
+        build_data: dict[str, Any],
+    ) -> None:
+        """Adds the bill of materials to the wheel."""
+        name = self.metadata.core.raw_name
+        file = scratch / f"{name}.cdx.json"
+        text = sbom.render(name, self.metadata.version, materials, {**facts, "commit": sbom.commit(tree)})
+        file.write_text(text, encoding="utf-8")
+        file.chmod(0o644)
+        build_data["sbom_files"].append(str(file))
+
+    def _note_commit(self, tree: Path, scratch: Path, files: dict[str, str]) -> None:
+        """Adds the commit to an sdist, so that a wheel made from it names the same one."""
+        commit = sbom.commit(tree)
+        if commit is not None:
+            file = scratch / sbom.COMMIT_FILE
+            file.write_text(f"{commit}\n", encoding="ascii")
+            file.chmod(0o644)
+            files[str(file)] = sbom.COMMIT_FILE
 
     def _runtime(self, tree: Path, scratch: Path, editable: bool, files: dict[str, str]) -> None:
         from ffpa_build.launcher import build_launcher

@@ -1,0 +1,94 @@
+"""The bill of materials in every wheel, and the commit that it names."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffpa_build import sbom
+from small_tree import Build, members
+
+MATERIALS = [sbom.Material("some-compiler", "1.2", "compiles"), sbom.Material("g++", "12", "links", pypi=False)]
+
+
+def bill(wheel: Path) -> dict[str, Any]:
+    (name,) = (name for name in members(wheel) if ".dist-info/sboms/" in name)
+    assert name.endswith(".cdx.json")
+    return json.loads(members(wheel)[name])
+
+
+def properties(wheel: Path) -> dict[str, str]:
+    return {row["name"]: row["value"] for row in bill(wheel)["metadata"].get("properties", [])}
+
+
+@pytest.fixture
+def repository(small_tree: Path, tmp_path: Path) -> Path:
+    """The small tree in a git repository, all of it committed."""
+    tree = tmp_path / "repository"
+    shutil.copytree(small_tree, tree, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    git = ["git", "-C", str(tree), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "a"]):
+        subprocess.run([*git, *command], check=True)
+    return tree
+
+
+def head(tree: Path) -> str:
+    result = subprocess.run(["git", "-C", str(tree), "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    return result.stdout.strip()
+
+
+def test_every_wheel_names_what_made_it(core: Path, extra: Path, build: Build) -> None:
+    for wheel, distribution in ((core, "ffpa-core"), (extra, "ffpa-extra"), (build("ffpa"), "ffpa")):
+        data = bill(wheel)
+        assert data["bomFormat"] == "CycloneDX"
+        assert data["metadata"]["component"]["name"] == distribution
+        assert data["metadata"]["component"]["version"] == wheel.name.split("-")[1]
+        assert "timestamp" not in data["metadata"]
+    manifest = json.loads(members(extra)["ffpa_pack_extra/manifest.json"])
+    assert properties(extra)["ffpa:source-digest"] == manifest["source_digest"]
+    assert properties(extra)["ffpa:compiler"] == " ".join(manifest["compiler"][key] for key in ("name", "version"))
+    assert {row["name"] for row in bill(extra)["components"]} >= {"nvidia-cuda-nvrtc-cu12"}
+    assert "apache-tvm-ffi" in {row["name"] for row in bill(core)["components"]}
+
+
+def test_the_same_contents_give_the_same_text_and_others_another_serial_number() -> None:
+    first = sbom.render("a", "1", MATERIALS, {"commit": "x", "compiler": None})
+    assert sbom.render("a", "1", reversed(MATERIALS), {"commit": "x"}) == first
+    other = sbom.render("a", "1", MATERIALS, {"commit": "y"})
+    assert json.loads(other)["serialNumber"] != json.loads(first)["serialNumber"]
+
+
+def test_without_git_no_commit_is_named(extra: Path, tmp_path: Path) -> None:
+    assert "ffpa:commit" not in properties(extra)
+    assert sbom.commit(tmp_path) is None
+
+
+def test_a_wheel_and_its_sdist_name_the_commit(build: Build, repository: Path, tmp_path: Path) -> None:
+    source = repository / "packages/ffpa-extra"
+    environment = {"PYTHONPATH": str(repository / "src")}
+    wheel = build("ffpa-extra", source=source, **environment)
+    assert properties(wheel)["ffpa:commit"] == head(repository)
+    sdist = build("ffpa-extra", "sdist", source=source, **environment)
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    unpacked = tmp_path / sdist.name.removesuffix(".tar.gz")
+    assert build("ffpa-extra", source=unpacked, PYTHONPATH="").read_bytes() == wheel.read_bytes()
+
+
+def test_a_changed_tree_or_one_inside_another_repository_names_no_commit(repository: Path) -> None:
+    inside = repository / "src"
+    assert sbom.commit(repository) == head(repository)
+    assert sbom.commit(inside) is None
+    (repository / "VERSION").write_text("9\n")
+    assert sbom.commit(repository) is None
+
+
+def test_a_note_that_is_no_commit_is_not_repeated(tmp_path: Path) -> None:
+    (tmp_path / sbom.COMMIT_FILE).write_text('"}, "x": "')
+    assert sbom.commit(tmp_path) is None
