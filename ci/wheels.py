@@ -24,7 +24,7 @@ sys.path.insert(0, str(TREE / "src"))
 
 from ffpa_build import environment as variables  # noqa: E402
 from ffpa_build.archives import first_difference  # noqa: E402
-from ffpa_build.distributions import META, differences  # noqa: E402
+from ffpa_build.distributions import CORE_PACK, META, differences  # noqa: E402
 from ffpa_build.errors import BuildError  # noqa: E402
 from ffpa_build.matrix import expand  # noqa: E402
 from ffpa_build.model import Spec  # noqa: E402
@@ -92,9 +92,9 @@ def build_environment(options: argparse.Namespace) -> dict[str, str]:
 
 
 def distributions(spec: Spec, environment: dict[str, str]) -> list[str]:
-    """The meta distribution, and every pack that gets a kernel of the selection."""
-    filled = {variant.pack for variant in expand(spec, variables.selection(spec, environment)).variants}
-    return [META, *(pack.distribution for name, pack in spec.packs.items() if name in filled)]
+    """The meta distribution, the runtime, which it needs, and every pack that gets a kernel of the selection."""
+    wanted = {variant.pack for variant in expand(spec, variables.selection(spec, environment)).variants} | {CORE_PACK}
+    return [META, *(pack.distribution for name, pack in spec.packs.items() if name in wanted)]
 
 
 def build(distribution: str, options: argparse.Namespace, environment: dict[str, str]) -> Path:

@@ -47,7 +47,7 @@ def info_lines(packs: PackSet) -> list[str]:
     except ImportError as error:
         return [*lines, f"torch cannot be imported: {error}", *pack_lines(packs)]
     lines.append(f"torch {torch.__version__}, built for CUDA {torch.version.cuda or 'nothing (CPU only)'}")
-    if not torch.cuda.is_available():
+    if torch.version.cuda is None or not torch.cuda.is_available():
         lines.append("no CUDA device: calls run on PyTorch's SDPA, or on the reference with backend='reference'")
         return [*lines, *pack_lines(packs)]
     lines.append("CUDA driver API {}.{}".format(*version(open_library())))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,7 @@ from .packs import PackSet
 from .runtime import Result, default_runtime
 
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 
 
 def ffpa_attn_func(
@@ -58,7 +61,8 @@ def ffpa_attn_func(
 
     A fallback gives `FFPAFallbackWarning`, once for each reason. `explain` shows the route of a call.
     """
-    if _is_dynamo_compiling():
+    # Under a dispatch mode (export, make_fx, fake tensors) tensors may have no storage that a kernel could read.
+    if _is_dynamo_compiling() or _dispatch_modes():
         return traced_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale, backend, forward_backend, return_lse, strict
         )

@@ -184,7 +184,8 @@ def resolve_hint(backend: CUDABackend) -> Hint:
     return Hint.CUTE if backend.enable_cute else Hint.NATIVE
 
 
-BACKENDS: dict[str, type[Backend]] = {c.name: c for c in (CUDABackend, SDPABackend, ReferenceBackend)}
+_KINDS = (CUDABackend, SDPABackend, ReferenceBackend)
+BACKENDS: dict[str, type[Backend]] = {kind.name: kind for kind in _KINDS}
 
 
 @lru_cache(maxsize=256)
@@ -212,8 +213,8 @@ def resolve_backend(backend: Backend | str | None, forward_backend: Backend | st
 
 
 def _as_backend(argument: str, value: Any) -> Backend | None:
-    if value is None or isinstance(value, Backend):
-        return value
+    if value is None or isinstance(value, _KINDS):
+        return value  # type: ignore[no-any-return]
     names = ", ".join(repr(name) for name in BACKENDS)
     if isinstance(value, str):
         if value not in BACKENDS:

@@ -50,12 +50,11 @@ class Call:
         tensors = [t[(None,) * unbatched] for t in given] if unbatched else list(given)
         if nhd:
             tensors = [t.transpose(1, 2) if isinstance(t, Tensor) and t.ndim == 4 else t for t in tensors]
-        cast = _autocast(tensors)
-        q, k, v = cast
+        q, k, v, attn_mask = autocast(tensors[0], tensors[1], tensors[2], attn_mask)
         problem = Problem.from_call(
             q, k, v, attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, want_lse=want_lse
         )
-        is_view = not unbatched and all(a is b for a, b in zip(cast, tensors, strict=True))
+        is_view = not unbatched and all(a is b for a, b in zip((q, k, v), tensors, strict=True))
         return cls(problem, q, k, v, attn_mask, nhd, unbatched, is_view)
 
     def finish(self, result: Tensor | tuple[Tensor, Tensor]) -> Tensor | tuple[Tensor, Tensor]:
@@ -77,16 +76,22 @@ def _missing_dimensions(tensors: tuple[Tensor, Tensor, Tensor], nhd: bool) -> in
     return 4 - sizes.pop() if sizes in ({2}, {3}) else 0
 
 
-def _autocast(tensors: list[Tensor]) -> list[Tensor]:
-    """Under torch.autocast floating inputs, except float64, take its dtype, as for SDPA."""
-    first = tensors[0]
-    if not isinstance(first, Tensor):
-        return tensors
-    device = first.device.type
+def autocast(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Under torch.autocast floating inputs, except float64, take its dtype, as for SDPA. A float32 mask, which every
+    dtype of the query allows, keeps its precision."""
+    if not isinstance(query, Tensor):
+        return query, key, value, attn_mask
+    device = query.device.type
     if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
-        return tensors
+        return query, key, value, attn_mask
     dtype = torch.get_autocast_dtype(device)
-    return [
-        t.to(dtype) if isinstance(t, Tensor) and t.is_floating_point() and t.dtype != torch.float64 else t
-        for t in tensors
-    ]
+
+    def cast(tensor: Tensor, kept: tuple[torch.dtype, ...]) -> Tensor:
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.dtype in kept:
+            return tensor
+        return tensor.to(dtype)
+
+    q, k, v = (cast(tensor, (torch.float64,)) for tensor in (query, key, value))
+    return q, k, v, None if attn_mask is None else cast(attn_mask, (torch.float64, torch.float32))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -198,11 +197,3 @@ def run(
     result = launch(query, key, value, attn_mask, philox) if philox else launch(query, key, value, attn_mask)
     assert result is not None  # they are the tensors of the plan
     return result if isinstance(result, tuple) else (result, None)
-
-
-def empty_result(problem: Problem, query: Tensor, want_lse: bool = True) -> tuple[Tensor, Tensor | None]:
-    """The result of a problem without queries or without keys: zeros, and a log-sum-exp of -inf."""
-    shape = (problem.batch, problem.heads, problem.q_len, problem.head_dim)
-    out = torch.empty_strided(shape, output_strides(query), dtype=query.dtype, device=query.device).zero_()
-    lse = torch.full(shape[:3], -math.inf, dtype=torch.float32, device=query.device) if want_lse else None
-    return out, lse

@@ -167,7 +167,8 @@ def _matching(pattern: re.Pattern[str]) -> Check:
 
 def _one_of(*allowed: object) -> Check:
     def check(where: str, key: str, value: Any) -> Any:
-        if isinstance(value, bool) or value not in allowed:
+        # 0.0 and False equal 0
+        if not any(type(value) is type(choice) and value == choice for choice in allowed):
             raise ManifestError(f"{where}: {key} = {value!r}: allowed: {', '.join(map(str, allowed))}")
         return value
 

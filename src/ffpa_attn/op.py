@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .backends import Backend, CUDABackend, decode, resolve_backend
+from .call import autocast
 from .layout import result_strides
 from .runtime import default_runtime
 
@@ -92,6 +93,8 @@ def traced_attention(
         return _traced_with_gradients(
             query, key, value, attn_mask, dropout_p, is_causal, scale, chosen, return_lse, strict
         )
+    # Here and not in the operator: its fake has no autocast state to look at, and a graph runs without one.
+    query, key, value, attn_mask = autocast(query, key, value, attn_mask)
     out, lse = torch.ops.ffpa_attn.attention(
         query,
         key,

@@ -23,6 +23,8 @@ from .version import core_version
 GROUP = "ffpa.kernel_packs"
 MANIFEST_FILE = "manifest.json"
 MAX_MANIFEST_BYTES = 64 << 20
+NO_KERNELS = "nokernels"
+"""Local version label of a distribution built without kernels: its entry point leads to nothing."""
 
 
 @dataclass(frozen=True)
@@ -133,15 +135,17 @@ def discover(*, version: str | None = None, entry_points: Iterable[metadata.Entr
     found = PackSet()
     # core first, so that a stray pack with the same kernels never displaces it
     for entry in sorted(entry_points, key=lambda e: (e.name != "core", e.name, e.value)):
+        distribution, installed = _origin(entry)
+        if installed.endswith(f"+{NO_KERNELS}"):
+            continue
         try:
             pack = load(entry.name, _locate(entry.value), version=version)
             _check_duplicates(pack, found.packs)
             found = replace(found, packs=(*found.packs, pack))
-        except PackError as error:
-            found = replace(found, rejected=(*found.rejected, _rejected(entry, str(error))))
         except Exception as error:  # a pack is foreign data: whatever it provokes must not break the import
-            reason = f"{type(error).__name__}: {error}"
-            found = replace(found, rejected=(*found.rejected, _rejected(entry, reason)))
+            reason = str(error) if isinstance(error, PackError) else f"{type(error).__name__}: {error}"
+            rejected = RejectedPack(entry.name, distribution, installed, reason)
+            found = replace(found, rejected=(*found.rejected, rejected))
     return found
 
 
@@ -213,9 +217,12 @@ def _check_duplicates(pack: Pack, accepted: tuple[Pack, ...]) -> None:
         raise PackError(f"a pack named {pack.name!r} is already there")
 
 
-def _rejected(entry: metadata.EntryPoint, reason: str) -> RejectedPack:
-    dist = entry.dist
-    return RejectedPack(entry.name, dist.name if dist else "", dist.version if dist else "", reason)
+def _origin(entry: metadata.EntryPoint) -> tuple[str, str]:
+    """Name and version of the distribution that an entry point comes from; empty where its metadata is damaged."""
+    try:
+        return (entry.dist.name or "", entry.dist.version or "") if entry.dist is not None else ("", "")
+    except Exception:  # what a missing or broken METADATA raises depends on the version of Python
+        return "", ""
 
 
 def _public(version: str) -> str:

@@ -54,13 +54,13 @@ def _checked_blocks(blocks: int, kernel: KernelInfo, problem: Problem) -> int:
 
 
 def tiled(kernel: KernelInfo, problem: Problem, device: DeviceInfo) -> LaunchSpec:
-    """A block a query tile, or with a persistent kernel as many blocks as the device runs at once."""
+    """A block a query tile, or with a persistent kernel a block a multiprocessor, in whole clusters."""
     # The blocks of a cluster share one head, so a head has whole clusters; tiles past the end have no rows.
     q_tiles = _ceil_to(-(-problem.q_len // kernel.tile_m), kernel.cluster)
     blocks = q_tiles * problem.heads * problem.batch
     _checked_blocks(blocks, kernel, problem)
     if kernel.persistent:
-        resident = max(device.sm_count * kernel.persistent // kernel.cluster, 1) * kernel.cluster
+        resident = max(device.sm_count // kernel.cluster, 1) * kernel.cluster
         blocks = min(blocks, resident)
     return LaunchSpec(
         grid=(blocks, 1, 1),

@@ -31,8 +31,8 @@ class Reason:
     """Why a call goes to SDPA.
 
     Attributes:
-        code: stable name: "requested", "device", "gradients", "dtype", "head_dim", "value_dim", "small_d", "q_len",
-            "kv_len", "acc" or "no_kernel".
+        code: stable name: "requested", "device", "transform", "gradients", "dtype", "head_dim", "value_dim", "small_d",
+            "q_len", "kv_len", "acc" or "no_kernel".
         text: the sentence for people.
     """
 
@@ -40,6 +40,7 @@ class Reason:
     text: str
 
 
+TRANSFORM = Reason("transform", "a torch.func transform such as vmap is active, and its tensors have no data to read")
 GRADIENTS = Reason("gradients", "gradients are needed and the kernels are forward-only; use torch.no_grad()")
 
 

@@ -21,7 +21,17 @@ from .layout import result_strides
 from .notices import Notices
 from .packs import PackSet, discover
 from .problem import Problem
-from .routing import GRADIENTS, Choices, FallbackRoute, KernelRoute, Reason, ReferenceRoute, Route, route
+from .routing import (
+    GRADIENTS,
+    TRANSFORM,
+    Choices,
+    FallbackRoute,
+    KernelRoute,
+    Reason,
+    ReferenceRoute,
+    Route,
+    route,
+)
 
 if TYPE_CHECKING:
     from .device import DeviceInfo
@@ -113,6 +123,7 @@ class Runtime:
             type(query) is Tensor
             and type(key) is Tensor
             and type(value) is Tensor
+            and (attn_mask is None or type(attn_mask) is Tensor)
             and _forward_ad._current_level < 0
             and not (
                 _is_grad_enabled()
@@ -283,6 +294,8 @@ class Runtime:
             )
             if not isinstance(taken, KernelRoute):
                 return taken
+            if _functorch_level() is not None:
+                return FallbackRoute(TRANSFORM, taken.candidates)
             try:
                 taken.pack.image(taken.kernel)
                 if taken.merge is not None:

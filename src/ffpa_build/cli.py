@@ -79,7 +79,7 @@ def _matrix(spec: Spec, selection: Selection, part: str | None) -> Matrix:
 
 def _parse_shard(text: str) -> tuple[int, int]:
     index, _, count = text.partition("/")
-    if not (index.isdigit() and count.isdigit()):
+    if not (index.isdecimal() and count.isdecimal()):
         raise SelectionError(f"shard = {text!r}: allowed: i/n with 1 <= i <= n")
     return int(index), int(count)
 

@@ -77,8 +77,8 @@ same variables, which `--dry-run` prints.
 @variables@
 name the kernel (an id that `explain` shows) that every call of that family runs, as
 `CUDABackend(kernel=...)` does for one call: `fp16` are calls without quantisation in either dtype. They are read once,
-at the first call. Packs without the mark do not obey, and a warning says so. A kernel that cannot run a call leaves
-that call without a kernel. The cubins are the same with and without the mark.
+when `ffpa_attn_func` is first imported. Packs without the mark do not obey, and a warning says so. A kernel that
+cannot run a call leaves that call without a kernel. The cubins are the same with and without the mark.
 """
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from tvm_ffi import libinfo
 
+from ffpa_build.errors import CompileError, ToolchainError
+
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 
 FLAGS = (
@@ -36,7 +38,8 @@ def build_launcher(out_path: Path, cxx: str = "g++", csrc: Path = CSRC) -> Path:
     ``cxx`` is a GCC-compatible C++17 compiler, ``csrc`` the source folder. The same sources, compiler and tvm-ffi give
     the same bytes. The file appears whole or not at all.
 
-    Raises ``RuntimeError`` with the command and the compiler's output when compiling fails.
+    Raises ``ToolchainError`` without the compiler, and ``CompileError`` with the command and the compiler's output when
+    compiling fails.
     """
     out_path = Path(out_path).resolve()
     out_path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,8 +62,12 @@ def build_launcher(out_path: Path, cxx: str = "g++", csrc: Path = CSRC) -> Path:
             "-o",
             str(built),
         ]
-        result = subprocess.run(command, cwd=csrc, capture_output=True, text=True, check=False)
+        try:
+            result = subprocess.run(command, cwd=csrc, capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise ToolchainError(f"the launcher needs the C++ compiler {cxx}, install it: {error}") from error
         if result.returncode != 0:
-            raise RuntimeError(f"the launcher did not compile; in {csrc}:\n{' '.join(command)}\n{result.stderr}")
+            text = f"the launcher did not compile; in {csrc}:\n{' '.join(command)}\n{result.stderr}"
+            raise CompileError(text, result.stderr)
         os.replace(built, out_path)
     return out_path

@@ -161,6 +161,7 @@ class Preset:
 class ToolchainSpec:
     """A pinned compiler. `library` is its folder below site-packages.
 
+    Without `requirements` it is the program of that version on PATH, as conda and Nix bring it.
     `hashes` has the sha256 digests that a requirement's wheels may have, in the order of `requirements`.
     """
 

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ffpa_attn.manifest import PACK_ABI, SCHEMA, Compiler, KernelInfo, Manifest
+from ffpa_attn.packs import NO_KERNELS
 from ffpa_build.build import Built
 from ffpa_build.compiler import flags_for
 from ffpa_build.model import Pack, Spec
@@ -41,13 +42,13 @@ def local_label(spec: Spec, selection: Selection, pack: Pack | None = None) -> s
     """The local part of a version, without the +: empty for a build of every arch of the pack (None: of all packs).
 
     `sm80.sm89` for a build restricted to these; `emulated.sm89.for.sm90a` for kernels compiled for another arch;
-    `nokernels` where nothing is compiled.
+    NO_KERNELS where nothing is compiled.
     """
     declared = [arch for arch in spec.archs if any(arch in p.archs for p in ([pack] if pack else spec.packs.values()))]
     chosen = [arch for arch in (selection.emulate or selection.archs) if arch in declared]
     labels = [spec.archs[arch].label for arch in spec.archs if arch in chosen]
     if not labels or not selection.exts:
-        return "nokernels"
+        return NO_KERNELS
     if selection.emulate:
         return ".".join(["emulated", *labels, "for", *(spec.archs[arch].label for arch in selection.archs)])
     return "" if len(chosen) == len(declared) else ".".join(labels)

@@ -320,16 +320,18 @@ def _toolchains(folder: Path) -> dict[str, ToolchainSpec]:
     for path in sorted((folder / "toolchains").glob("*.toml")):
         file = f"variants/toolchains/{path.name}"
         table = Table(file, path.stem, read_toml(path, file))
-        requirements = table.strings("requirements", empty=False)
+        kind = table.string("kind", allowed=TOOLCHAIN_KINDS)
+        # An nvcc may come with the system alone; NVRTC is taken from the packages that are pinned.
+        requirements = table.strings("requirements", empty=kind == "nvcc")
         for requirement in requirements:
             _checked_name(table, "requirements", requirement, _REQUIREMENT, "name==version")
         toolchain = ToolchainSpec(
             name=path.stem,
-            kind=table.string("kind", allowed=TOOLCHAIN_KINDS),
+            kind=kind,
             version=_checked_name(table, "version", table.string("version"), _VERSION, 'like "12.9.86"'),
             requirements=requirements,
-            hashes=_hashes(table, requirements),
-            library=table.string("library"),
+            hashes=_hashes(table, requirements) if requirements else (),
+            library=table.string("library") if requirements else "",
             default=table.boolean("default", default=False),
         )
         table.finish()

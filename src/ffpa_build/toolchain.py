@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -68,21 +68,29 @@ def resolve(declared: ToolchainSpec, cache_dir: Path) -> Toolchain:
 
 
 def _resolve(declared: ToolchainSpec, cache_dir: Path, install: bool) -> Toolchain:
-    site = _running_site(declared)
+    site = _running_site(declared) if declared.requirements else None
     if site is None and declared.kind == "nvcc":
+        on_path = Toolchain(declared.name, "nvcc", declared.version, f"nvcc {declared.version} on PATH", "", "")
         program = shutil.which("nvcc")
-        if program is not None and _nvcc_version(program) == declared.version:
-            return Toolchain(
-                declared.name, "nvcc", declared.version, f"nvcc {declared.version} on PATH", "", "", program
+        found = None if program is None else _nvcc_version(program)
+        if program is not None and found == declared.version:
+            return replace(on_path, nvcc=program)
+        if not declared.requirements:
+            if not install:
+                return on_path
+            state = "there is no nvcc on PATH" if program is None else f"{program} is {found or 'not a working nvcc'}"
+            raise ToolchainError(
+                f"toolchain {declared.name} is nvcc {declared.version} of the system, but {state}; "
+                "put that nvcc on PATH or take another toolchain"
             )
     if site is None:
         site = _installed(declared, cache_dir) if install else _install_dir(declared, cache_dir)
     nvcc = ""
     if declared.kind == "nvcc":
         nvcc = str(site / declared.library / "bin" / ("nvcc.exe" if os.name == "nt" else "nvcc"))
-        found = _nvcc_version(nvcc) if install else declared.version
-        if found != declared.version:
-            raise ToolchainError(f"{nvcc} is version {found}, but {declared.name} pins {declared.version}")
+        version = _nvcc_version(nvcc) if install else declared.version
+        if version != declared.version:
+            raise ToolchainError(f"{nvcc} is version {version}, but {declared.name} pins {declared.version}")
     return Toolchain(
         declared.name, declared.kind, declared.version, identity(declared), str(site), declared.library, nvcc
     )
@@ -91,7 +99,7 @@ def _resolve(declared: ToolchainSpec, cache_dir: Path, install: bool) -> Toolcha
 def _nvcc_version(program: str) -> str | None:
     try:
         result = subprocess.run([program, "--version"], capture_output=True, text=True, check=False, timeout=60)
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):
         return None
     match = re.search(r"\bV(\d+\.\d+\.\d+)", result.stdout)
     return match[1] if match else None

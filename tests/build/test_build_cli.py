@@ -37,7 +37,7 @@ def test_plan_of_a_shard_is_part_of_the_whole(tree: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("part", ["2", "0/2", "3/2", "a/b"])
+@pytest.mark.parametrize("part", ["2", "0/2", "3/2", "a/b", "\u00b2/2"])
 def test_a_wrong_shard_is_named(tree: Path, part: str) -> None:
     result = call("plan", "--root", tree, "--shard", part)
     assert result.exit_code == 2

@@ -119,6 +119,7 @@ def change(path: str, value: Any) -> dict[str, Any]:
         ("kernels.0.capabilities", ["8"]),
         ("kernels.0.swizzle", 16),
         ("kernels.0.swizzle", False),
+        ("kernels.0.swizzle", 0.0),
         ("kernels.0.entry", "main"),
         ("kernels.0.arch", "sm_89 "),
     ],

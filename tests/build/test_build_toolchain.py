@@ -66,6 +66,33 @@ def test_nvcc_of_another_version_on_path_is_not_used(tmp_path: Path, monkeypatch
     assert locate(nvcc, tmp_path).nvcc != str(program)
 
 
+def test_an_nvcc_that_does_not_answer_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(command: list[str], **options: object) -> None:
+        raise subprocess.TimeoutExpired(command, 60)
+
+    monkeypatch.setattr(toolchain.subprocess, "run", hang)
+    assert toolchain._nvcc_version("nvcc") is None
+
+
+def test_an_nvcc_of_the_system_alone_is_taken_from_path_or_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvcc = load_spec(REPOSITORY).toolchains["nvcc-12.9"]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ToolchainError, match="nvcc-12.9 is nvcc 12.9.86 of the system, but there is no nvcc on PATH"):
+        resolve(nvcc, tmp_path)
+    program = tmp_path / "nvcc"
+    program.write_text(f"#!{sys.executable}\nprint('Cuda compilation tools, release 12.9, V12.9.41')\n")
+    program.chmod(0o755)
+    with pytest.raises(ToolchainError, match=r"nvcc is 12.9.41; put that nvcc on PATH"):
+        resolve(nvcc, tmp_path)
+    program.write_text(program.read_text().replace("12.9.41", "12.9.86"))
+    assert resolve(nvcc, tmp_path).nvcc == str(program)
+    program.unlink()
+    assert locate(nvcc, tmp_path).identity == "nvcc 12.9.86 on PATH"
+    assert not (tmp_path / "toolchains").exists()
+
+
 def test_running_environment_counts_only_with_exactly_the_pins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     import click

@@ -141,7 +141,7 @@ class Kernel:
     box_q_rows: int = 0
     box_kv_rows: int = 0
     swizzle: int = 0
-    persistent: int = 0
+    persistent: bool = False
 
     def with_(self, **changes: Any) -> Kernel:
         return replace(self, **changes)

@@ -12,6 +12,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 from elftools.elf.sections import SymbolTableSection
 
+from ffpa_build.errors import CompileError, ToolchainError
 from ffpa_build.launcher import CSRC, build_launcher
 
 # The symbol versions of the oldest libraries that a manylinux_2_28 wheel may meet.
@@ -73,6 +74,12 @@ def test_a_compile_error_shows_command_and_output(tmp_path: Path) -> None:
     for path in (csrc / "launcher").glob("*.cc"):
         if path.name != "broken.cc":
             path.unlink()
-    with pytest.raises(RuntimeError, match=r"(?s)g\+\+ .*launcher/broken.cc.*error"):
+    with pytest.raises(CompileError, match=r"(?s)g\+\+ .*launcher/broken.cc.*error"):
         build_launcher(tmp_path / "out" / "_launcher.so", csrc=csrc)
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_missing_compiler_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ToolchainError, match=r"needs the C\+\+ compiler no-such-compiler, install it"):
+        build_launcher(tmp_path / "_launcher.so", cxx="no-such-compiler")
+    assert list(tmp_path.iterdir()) == []

@@ -43,12 +43,12 @@ def test_every_query_row_has_a_block_or_the_problem_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("sm_count", "per_sm", "cluster", "blocks"),
-    [(132, 1, 1, 132), (132, 2, 1, 264), (133, 1, 2, 132), (1, 1, 4, 4)],
+    ("sm_count", "cluster", "blocks"),
+    [(132, 1, 132), (133, 2, 132), (1, 4, 4)],
 )
-def test_a_persistent_grid_fills_the_device(sm_count: int, per_sm: int, cluster: int, blocks: int) -> None:
+def test_a_persistent_grid_fills_the_device(sm_count: int, cluster: int, blocks: int) -> None:
     device = DeviceInfo(0, "stand-in", (9, 0), 232448, sm_count)
-    kernel = Kernel().with_(persistent=per_sm, cluster=cluster)
+    kernel = Kernel().with_(persistent=True, cluster=cluster)
     assert launch_spec(kernel, Problem(8, 64, 64, 8192, 8192, 64), device).grid == (blocks, 1, 1)
     small = Problem(1, 1, 1, 64, 64, 64)
     assert launch_spec(kernel, small, device).grid == (cluster, 1, 1)

@@ -28,7 +28,7 @@ def test_the_other_sessions_have_plain_names(sessions: set[str]) -> None:
     assert {"tests", "lint", "demo", "gpu", "wheels"} <= sessions
 
 
-@pytest.mark.parametrize("file", ["README.md", "docs/building.md", "docs/usage.md", ".ci/run"])
+@pytest.mark.parametrize("file", ["README.md", "docs/building.md", "docs/packaging.md", "docs/usage.md", ".ci/run"])
 def test_every_nox_session_that_is_written_down_exists(sessions: set[str], file: str) -> None:
     text = (ROOT / file).read_text(encoding="utf-8")
     named = re.findall(r"nox -s (?:\"([^\"]+)\"|([\w-]+))", text)

@@ -6,6 +6,8 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from small_tree import ROOT, Build, members, metadata, run
 
 
@@ -25,6 +27,13 @@ def test_debug_dispatch_marks_the_manifest_and_leaves_the_cubins_alone(build: Bu
     assert "debug" not in json.loads(plain[name])
     cubins = [file for file in plain if file.endswith(".cubin")]
     assert cubins and all(plain[file] == marked[file] for file in cubins)
+
+
+@pytest.mark.parametrize("arch", ["sm_89", "sm_120f"])
+def test_the_wheels_of_any_arch_include_the_runtime(arch: str) -> None:
+    code = "import sys, wheels as w; print(*w.distributions(w.load_spec(w.TREE), {'FFPA_BUILD_ARCH': sys.argv[1]}))"
+    built = run(ROOT, sys.executable, "-c", code, arch, cwd=ROOT / "ci").split()
+    assert built == ["ffpa", "ffpa-core", *(["ffpa-sm120"] if arch == "sm_120f" else [])]
 
 
 def test_the_wheel_command_has_an_option_for_every_variable_that_has_one() -> None:

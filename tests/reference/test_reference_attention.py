@@ -147,3 +147,12 @@ def test_result_dtypes():
     assert [t.dtype for t in attention(q, q, q)] == [torch.bfloat16, torch.float32]
     assert [t.dtype for t in attention(q, q, q, dtype=F64)] == [F64, F64]
     assert attention(q.double(), q.double(), q.double())[0].dtype == F64
+
+
+def test_autocast_does_not_change_the_precision():
+    q = torch.randn(1, 2, 8, 32)
+    out, lse = attention(q, q, q)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got, got_lse = attention(q, q, q)
+        alone = logsumexp(q, q)
+    assert torch.equal(got, out) and torch.equal(got_lse, lse) and torch.equal(alone, lse)

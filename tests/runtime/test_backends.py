@@ -4,7 +4,7 @@ from dataclasses import FrozenInstanceError, fields
 
 import pytest
 
-from ffpa_attn import CUDABackend, Hint, ReferenceBackend, SDPABackend
+from ffpa_attn import Backend, CUDABackend, Hint, ReferenceBackend, SDPABackend
 from ffpa_attn.backends import decode, resolve_backend
 
 
@@ -78,6 +78,7 @@ def test_names_and_objects_resolve():
         (("triton", None), ValueError, r"backend='triton' is no backend; allowed are 'cuda', 'sdpa', 'reference'"),
         ((None, "x"), ValueError, r"forward_backend='x'"),
         ((3, None), TypeError, r"got int"),
+        ((Backend(), None), TypeError, r"got Backend"),
         (("cuda", "sdpa"), ValueError, r"differ; give one"),
         ((CUDABackend(stages=2), "cuda"), ValueError, r"differ"),
     ],

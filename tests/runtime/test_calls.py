@@ -145,6 +145,24 @@ def test_autocast_casts_as_sdpa_does():
             ffpa_attn_func(q, q, v, backend=backend)
 
 
+def test_autocast_casts_a_half_precision_mask_too():
+    q, mask = torch.randn(1, 2, 4, 16), torch.randn(4, 4, dtype=torch.float16)
+    for backend in ("sdpa", "reference"):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            got = ffpa_attn_func(q, q, q, mask, backend=backend)
+        h = q.bfloat16()
+        torch.testing.assert_close(got, ffpa_attn_func(h, h, h, mask.bfloat16(), backend=backend))
+
+
+@pytest.mark.parametrize("mask", [[[True]], 1.0])
+def test_a_mask_that_is_no_tensor_is_named(mask):
+    q = torch.randn(1, 2, 4, 16)
+    with pytest.raises(TypeError, match="attn_mask must be a torch.Tensor or None, got"):
+        ffpa_attn_func(q, q, q, mask)
+    with torch.no_grad(), pytest.raises(TypeError, match="attn_mask must be a torch.Tensor or None, got"):
+        ffpa_attn_func(q, q, q, mask)
+
+
 def test_gradients_go_through_sdpa():
     q, k, v = (torch.randn(1, 2, 6, 8, dtype=F64, requires_grad=True) for _ in range(3))
     for backend in ("sdpa", "reference"):

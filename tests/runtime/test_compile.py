@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from ffpa_attn import CUDABackend, FallbackError, ReferenceBackend, ffpa_attn_func
 from ffpa_attn.backends import resolve_backend
@@ -75,3 +77,26 @@ def test_the_fake_of_an_nhd_call_has_the_callers_layout():
         q = torch.empty(2, 5, 4, 16)
         out, lse = torch.ops.ffpa_attn.attention(*arguments(q, q, None, True, CUDABackend(tensor_layout="NHD")))
     assert out.shape == q.shape and out.is_contiguous() and lse.shape == (2, 4, 5)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_autocast_gives_a_graph_the_dtype_of_an_eager_call(grad):
+    q, v = torch.randn(1, 2, 4, 16, requires_grad=grad), torch.randn(1, 2, 4, 16, dtype=torch.float16)
+    mask = torch.randn(4, 4, dtype=torch.float16)
+
+    def call(q, v, mask):
+        with torch.autocast("cpu", torch.bfloat16):
+            return ffpa_attn_func(q, q, v, mask)
+
+    got = torch.compile(call, fullgraph=True, backend="aot_eager")(q, v, mask)
+    assert got.dtype == torch.bfloat16
+    torch.testing.assert_close(got, call(q, v, mask))
+
+
+def test_tracers_without_dynamo_see_the_operator():
+    q = torch.randn(1, 2, 4, 16)
+    graph = make_fx(lambda t: ffpa_attn_func(t, t, t, backend="reference"), tracing_mode="fake")(q)
+    assert torch.ops.ffpa_attn.attention.default in {node.target for node in graph.graph.nodes}
+    torch.testing.assert_close(graph(q), ffpa_attn_func(q, q, q, backend="reference"))
+    with FakeTensorMode() as mode:
+        assert ffpa_attn_func(*[mode.from_tensor(q)] * 3).shape == q.shape

@@ -247,3 +247,11 @@ def test_layouts_that_take_turns_keep_their_plans(runtime, launcher):
         out = runtime.attention(q, key, v)
         assert torch.equal(out, reference.attention(q, key, v)[0])
     assert len(launcher.prepared) == 2 and len(launcher.launched) == 4
+
+
+@pytest.mark.filterwarnings("ignore::ffpa_attn.errors.FFPAFallbackWarning", "ignore:There is a performance drop")
+def test_vmap_does_not_reach_a_kernel(runtime, launcher):
+    q = torch.randn(3, 1, 2, 8, 64, dtype=torch.bfloat16)
+    got = torch.vmap(lambda t: runtime.attention(t, t, t))(q)
+    torch.testing.assert_close(got, torch.stack([runtime.attention(t, t, t, backend="sdpa") for t in q]))
+    assert launcher.prepared == []

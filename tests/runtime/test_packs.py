@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from runtime_fakes import CUBIN, H200, FakeLauncher, kernel, manifest, packs_of, write_pack
 
-from ffpa_attn.__main__ import main, pack_lines
+from ffpa_attn.__main__ import info_lines, main, pack_lines
 from ffpa_attn.errors import PackError
-from ffpa_attn.packs import GROUP, discover
+from ffpa_attn.packs import GROUP, PackSet, discover
 from ffpa_attn.version import core_version
 
 VERSION = core_version()
@@ -128,6 +128,24 @@ def test_an_entry_point_of_a_missing_module(site):
     assert rejection().reason == "package 'ffpa_test_pack_missing' is not installed"
 
 
+def test_a_distribution_without_metadata_breaks_nothing(site):
+    site.install("core", kernel())
+    site.register("extra", "ffpa_test_pack_missing")
+    (site.path / f"ffpa_extra-{VERSION}.dist-info" / "METADATA").unlink()
+    assert [p.name for p in discover().packs] == ["core"]
+    turned_away = rejection("extra")
+    assert turned_away.reason == "package 'ffpa_test_pack_missing' is not installed"
+    assert (turned_away.distribution, turned_away.version) == ("", "")
+
+
+def test_a_core_built_without_kernels_is_not_a_bad_pack(site, capsys):
+    site.register("core", "ffpa_test_pack_missing", version=f"{VERSION}+nokernels")
+    site.install("extra", kernel("sm_120f"))
+    found = discover()
+    assert [p.name for p in found.packs] == ["extra"] and found.rejected == ()
+    assert main(["packs"]) == 0
+
+
 @pytest.mark.parametrize("value", ["ffpa_test_pack.sub", "ffpa_test_pack:manifest"])
 def test_an_entry_point_that_is_no_top_level_name(site, value):
     site.register("core", value)
@@ -186,9 +204,15 @@ def test_the_command_works_without_torch(site):
 
 
 def test_nothing_installed_is_said_plainly():
-    from ffpa_attn.packs import PackSet
-
     assert "no kernel pack is installed" in pack_lines(PackSet())[1]
+
+
+def test_a_torch_built_for_other_gpus_has_no_cuda_device(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert any("no CUDA device" in line for line in info_lines(PackSet()))
 
 
 def test_a_bad_cubin_turns_its_pack_away_and_the_call_takes_the_next(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -133,5 +134,9 @@ def _grouped_matmul(left: Tensor, right: Tensor) -> Tensor:
     groups = right.shape[1]
     if h == 0:
         return left.new_zeros(b, h, n, right.shape[-1])
-    product = left.reshape(b, groups, h // groups * n, m) @ right
+    # The caller chose the dtype; autocast would multiply in its own.
+    device = left.device.type
+    exact = torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
+    with exact:
+        product = left.reshape(b, groups, h // groups * n, m) @ right
     return product.reshape(b, h, n, right.shape[-1])

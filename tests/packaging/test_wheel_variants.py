@@ -1,0 +1,62 @@
+"""What a wheel would declare as a variant, read by variantlib."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ffpa_build import wheel_variants
+from ffpa_build.errors import BuildError
+from small_tree import Build
+
+variants_json = pytest.importorskip(
+    "variantlib.variants_json", reason="variantlib is not installed: nox -s wheel_variants has it"
+)
+
+
+def test_the_file_beside_a_wheel_is_read_by_variantlib(extra: Path, tmp_path: Path) -> None:
+    wheel = Path(shutil.copy2(extra, tmp_path))
+    before = wheel.read_bytes()
+    assert wheel_variants.main([str(wheel)]) == 0
+    assert wheel.read_bytes() == before
+    parsed = variants_json.VariantsJson(json.loads((tmp_path / f"{wheel.stem}.variants.json").read_text()))
+    (variant,) = parsed.variants.values()
+    assert variant.label == "cu12.extra"
+    assert {prop.to_str() for prop in variant.properties} == {
+        "nvidia :: cuda_version_lower_bound :: 12.0",
+        "nvidia :: sm_arch :: 90a_real",
+    }
+    assert parsed.providers["nvidia"].plugin_api == "nvidia_variant_provider.plugin:NvidiaVariantPlugin"
+
+
+def test_archs_are_in_order_and_emulated_kernels_count_as_what_runs_them(extra: Path) -> None:
+    manifest = wheel_variants.read_manifest(extra)
+    (kernel,) = manifest.kernels
+    kernels = [
+        replace(kernel, arch="sm_120f", id="native.tiny-sm_120f-bf16-d64-s3"),
+        replace(kernel, arch="sm_80", id="native.tiny-sm_80-bf16-d64-s3"),
+        replace(kernel, arch="sm_89", id="native.tiny-sm_89-bf16-d64-s3-for_sm_90a"),
+    ]
+    found = wheel_variants.properties(replace(manifest, kernels=tuple(kernels)))
+    assert found["nvidia"]["sm_arch"] == ["80_real", "90a_real", "120f_real"]
+
+
+def test_a_wheel_without_kernels_is_refused(build: Build, tmp_path: Path) -> None:
+    meta = build("ffpa")
+    with pytest.raises(BuildError, match="has 0 kernel packs"):
+        wheel_variants.describe(meta)
+    assert wheel_variants.main([str(meta)]) == 1
+    assert not meta.with_name(f"{meta.stem}.variants.json").exists()
+
+
+def test_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
+    wheel = tmp_path / "x-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("ffpa_pack_x/manifest.json", '{"schema": 0}')
+    with pytest.raises(BuildError, match="ffpa_pack_x/manifest.json"):
+        wheel_variants.describe(wheel)
