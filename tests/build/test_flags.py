@@ -150,7 +150,7 @@ def test_a_switch_without_kernels_behind_it_gets_a_note() -> None:
         ({"FFPA_BUILD_FEATURES": "alibi"}, r"FFPA_BUILD_FEATURES: features = 'alibi': allowed: bias, bias32, dropout"),
         ({"ENABLE_FFPA_BUILD_DEBUG": "int8"}, r"ENABLE_FFPA_BUILD_DEBUG: debug = 'int8': allowed: fp16, fp8, fp4"),
         ({"FFPA_BUILD_PRESET": "x"}, r"FFPA_BUILD_PRESET = 'x': allowed: default, release"),
-        ({"FFPA_BUILD_TOOLCHAIN": "gcc"}, r"FFPA_BUILD_TOOLCHAIN = 'gcc': allowed: nvcc-13.0, nvrtc"),
+        ({"FFPA_BUILD_TOOLCHAIN": "gcc"}, r"FFPA_BUILD_TOOLCHAIN = 'gcc': allowed: nvcc-12.9, nvcc-13.0, nvrtc"),
         ({"FFPA_BUILD_JOBS": "0"}, r"FFPA_BUILD_JOBS = '0': allowed: a number >= 1"),
         ({"MAX_JOBS": "many"}, r"MAX_JOBS = 'many': allowed: a number >= 1"),
         ({"NVCC_THREADS": "-1"}, r"NVCC_THREADS = '-1': allowed: a number >= 1"),

@@ -18,6 +18,7 @@ let
   pythonNames = [
     "apache-tvm-ffi"
     "click"
+    "cyclonedx-python-lib"
     "hatchling"
     "hypothesis"
     "ninja"
