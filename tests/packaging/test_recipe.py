@@ -77,7 +77,7 @@ def test_the_build_requirements_are_those_of_the_wheels() -> None:
         o for o in rendered("linux-64") if (o.recipe.package.name, o.variant.get("ffpa_driver")) == ("ffpa-core", "12")
     )
     needs = core.recipe.requirements.to_dict()
-    assert {"hatchling >=1.27", "pyelftools >=0.31"} <= set(needs["host"])
+    assert {"hatchling >=1.28", "pyelftools >=0.31"} <= set(needs["host"])
     assert any(line.startswith("apache-tvm-ffi >=") for line in needs["host"])
     assert not any("pytorch" in line for line in needs["host"])
     assert {"pytorch >=2.6", "packaging >=23.2"} <= set(needs["run"])
@@ -92,7 +92,7 @@ def test_it_is_for_linux_only() -> None:
     [
         ("noarch: python", "noarch: pithon"),
         ("run_constraints:", "run_constrains:"),
-        ("hatchling >=1.27", "hatchling >=1.27,>"),
+        ("hatchling >=1.28", "hatchling >=1.28,>"),
         ("ffpa_toolchain }}", "ffpa_toolchian }}"),
     ],
 )
