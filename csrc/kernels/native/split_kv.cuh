@@ -50,16 +50,18 @@ struct SplitKv {
     const PositionMask<T> mask(p, work);
     const RowExchange<T> exchange{smem + T::kStatsOffset};
     OnlineSoftmax<T> softmax(scores.factor());
+    const NoDropout dropout;
 
     float o[T::kMTiles][T::kOTiles][4] = {};
 #pragma unroll 1
     for (int tile = work.kv_begin; tile < work.kv_tiles; ++tile) {
       tile = opaque(tile);
+      auto drawing = dropout.begin(tile * kTileN);
       float s[T::kMTiles][T::kSTiles][4] = {};
 #pragma unroll
       for (int step = 0; step < T::kSteps; ++step) {
         const u32 k = ring.next(tile, step);
-        mma_qk<T>(s, lanes, smem + T::kQOffset + step * T::kStepBoxes * (kTileM * kBoxRowBytes), k, step);
+        mma_qk<T>(s, lanes, smem + T::kQOffset + step * T::kStepBoxes * (kTileM * kBoxRowBytes), k, step, drawing);
       }
 
       scores.apply(s);
@@ -67,7 +69,7 @@ struct SplitKv {
       softmax.step(s, o, exchange);
 
       u32 weights[T::kMTiles][T::kKSlices][4];
-      make_p_operand<T>(weights, s, lanes, smem + T::kPOffset, KeepAll());
+      make_p_operand<T>(weights, s, lanes, smem + T::kPOffset, drawing.finish());
 
 #pragma unroll
       for (int step = 0; step < T::kSteps; ++step) {

@@ -94,11 +94,18 @@ struct Accumulator {
   }
 };
 
-// S += Q[:, step] K[:, step]^T. `q` and `k` are the addresses of the step's first box of each.
-template <class T>
+// S += Q[:, step] K[:, step]^T. `q` and `k` are the addresses of the step's first box of each. Portions of `aside`
+// (dropout.cuh), work that needs no tensor core, are done between the MMAs, spread over all steps.
+template <class T, class Aside>
 __device__ __forceinline__ void mma_qk(float (&s)[T::kMTiles][T::kSTiles][4], const WarpLanes<T>& lanes, u32 q, u32 k,
-                                       int step) {
+                                       int step, Aside& aside) {
   constexpr int kQBox = T::kTileM * kBoxRowBytes;
+  constexpr int kGaps = ceil_div(T::kSTiles, 2);  // a contraction step
+  const auto fill_gap = [&](int contraction, int gap) {
+    const int at = contraction * kGaps + gap;
+    aside.draw(at * Aside::kPortions / (kGaps * T::kContractions),
+               (at + 1) * Aside::kPortions / (kGaps * T::kContractions));
+  };
 #pragma unroll
   for (int box = 0; box < T::kStepBoxes; ++box) {
     Accumulator<T, T::kSTiles> sum;
@@ -120,11 +127,13 @@ __device__ __forceinline__ void mma_qk(float (&s)[T::kMTiles][T::kSTiles][4], co
             sum.mma(s[m][n], m, n, a[m], b[0], b[1]);
             sum.mma(s[m][n + 1], m, n + 1, a[m], b[2], b[3]);
           }
+          fill_gap((step * T::kStepBoxes + box) * (kBoxCols / 16) + kk, n / 2);
         }
       } else {  // one n-tile; a load serves two contraction steps
         if (kk % 2 == 0) ptx::ldmatrix_x4(b, lanes.k.at(k, 2 * kk) + box * T::kBoxBytes);
 #pragma unroll
         for (int m = 0; m < T::kMTiles; ++m) sum.mma(s[m][0], m, 0, a[m], b[kk % 2 * 2], b[kk % 2 * 2 + 1]);
+        fill_gap((step * T::kStepBoxes + box) * (kBoxCols / 16) + kk, 0);
       }
     }
 #pragma unroll

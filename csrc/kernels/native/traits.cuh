@@ -17,10 +17,7 @@ struct Traits {
   static constexpr bool kBiasF32 = Variant::kBiasF32;
   static constexpr bool kAnyBias = kBias || kBiasF32;
   static constexpr bool kDropout = Variant::kDropout;
-  static constexpr Demands kDemands{Variant::kArch, kAccF16, !kAnyBias && !kDropout, Variant::kStages,
-                                    kBiasF32 ? 4
-                                    : kBias  ? 2
-                                             : 0};
+  static constexpr Demands kDemands{Variant::kArch, kAccF16, kDropout, Variant::kStages, kBiasF32 ? 4 : kBias ? 2 : 0};
   static constexpr Tile kTile = Tiles::choose(Variant::kHeadDim, Variant::kSmemBlock, kDemands);
   static constexpr int kSmemBudget = Tiles::budget(Variant::kHeadDim, Variant::kSmemBlock);
 
