@@ -11,9 +11,15 @@ __device__ __forceinline__ void cp_async_16(u32 shared, const void* global, bool
                : "memory");
 }
 
-// Copies the first `bytes` of 16 bytes and zeroes the others.
-__device__ __forceinline__ void cp_async_16_partial(u32 shared, const void* global, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(bytes) : "memory");
+// Copies the first `bytes` of kSize (8 or 16) bytes and zeroes the others.
+template <int kSize>
+__device__ __forceinline__ void cp_async_partial(u32 shared, const void* global, int bytes) {
+  if constexpr (kSize == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(bytes) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(global), "n"(kSize), "r"(bytes)
+                 : "memory");
+  }
 }
 
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

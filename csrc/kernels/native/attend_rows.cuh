@@ -29,6 +29,7 @@ __device__ __forceinline__ void attend_rows(const abi::AttentionParams& p, const
   const DropoutOf<T> dropout(p, work);
 
   float o[T::kMTiles][T::kOTiles][4] = {};
+  ring.commit_mask();
 #pragma unroll 1
   for (int tile = 0; tile < work.kv_tiles; ++tile) {
     tile = opaque(tile);
@@ -45,18 +46,19 @@ __device__ __forceinline__ void attend_rows(const abi::AttentionParams& p, const
     }
 
     const auto keep = drawing.finish();
+    ring.await_mask();
     scores.apply(s);
     mask.apply(s, key0);
     softmax.step(s, o, RowExchange<T>{boxes + T::kStatsOffset});
 
     u32 weights[T::kMTiles][T::kKSlices][4];
     make_p_operand<T>(weights, s, lanes, boxes + T::kPOffset, keep);
+    scores.start(tile + 1);
+    ring.commit_mask();
 
 #pragma unroll
     for (int step = 0; step < T::kSteps; ++step) {
-      const u32 v = ring.next(tile, T::kSteps + step, [&] {
-        if (step == 0) scores.start(tile + 1);
-      });
+      const u32 v = ring.next(tile, T::kSteps + step);
       mma_pv<T>(o, weights, lanes, v, step);
       ring.release(tile, T::kSteps + step);
     }

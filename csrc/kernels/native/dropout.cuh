@@ -180,9 +180,10 @@ class Dropout {
 };
 
 // The same without dropout: nothing is drawn.
+template <class T>
 class NoDropout {
  public:
-  __device__ explicit NoDropout(...) {}
+  __device__ NoDropout(const abi::AttentionParams&, const typename T::Work&) {}
   struct Draw {
     static constexpr int kPortions = 0;
     __device__ __forceinline__ void draw(int, int) const {}
@@ -193,7 +194,7 @@ class NoDropout {
 
 template <class T, bool kDropout>
 struct SelectDropout {
-  using Type = NoDropout;
+  using Type = NoDropout<T>;
 };
 template <class T>
 struct SelectDropout<T, true> {

@@ -30,12 +30,9 @@ class CpAsyncRing {
 
   // Waits for step `step` of tile `tile`: steps 0 .. kSteps - 1 are K's, kSteps .. 2 kSteps - 1 are V's. Call in order,
   // with a `step` that is constant once loops are unrolled: what to copy next is then known when compiling.
-  // `also` may start further copies; they have arrived when the step that this call begins to copy has.
-  template <class Also>
-  __device__ __forceinline__ u32 next(int tile, int step, Also also) {
+  __device__ __forceinline__ u32 next(int tile, int step) {
     ptx::cp_async_wait<T::kStages - 2>();
     ptx::block_sync();  // the step has arrived for every thread, and every thread is done with the step before it
-    also();
     start_step(tile, step + T::kStages - 1);  // into the slot that this frees; the one after it holds the step
     return ring_ + slot_;
   }
@@ -44,8 +41,12 @@ class CpAsyncRing {
 
   __device__ __forceinline__ void drain() { ptx::cp_async_wait<0>(); }
 
-  __device__ __forceinline__ u32 next(int tile, int step) {
-    return next(tile, step, [] {});
+  // A thread's copies of the mask, which it starts before a tile's first step of V, travel in the group of that step.
+  __device__ __forceinline__ void commit_mask() const {}
+
+  // After a tile's last step of K: the mask whose copy was started a tile ago has arrived, this thread's part of it.
+  __device__ __forceinline__ void await_mask() const {
+    if constexpr (T::kAnyBias && T::kStages > 2 * T::kSteps) ptx::cp_async_wait<2 * T::kSteps - 1>();
   }
 
  private:

@@ -1,6 +1,7 @@
 // Everything about a kernel that follows from its variant, its tile table and its kind of work tile.
 #pragma once
 
+#include "abi/attention_params.h"
 #include "core/swizzle.cuh"
 #include "core/types.cuh"
 #include "core/variant.cuh"
@@ -66,10 +67,16 @@ struct Traits {
   static constexpr int kOTiles = kSteps * kVTiles;
   static constexpr int kKSlices = kTileN / 16;  // contraction steps of P V
 
-  // True when raw scores are to be negated: without a mask tensor the sign of the scale is not in `factor`.
+  // True when scores are raw dot products, and the scale is part of the exponent's factor.
+  template <class Params>
+  static __device__ bool raw_scores(const Params& p) {
+    return !kAnyBias || (kBias && p.mask_kind == abi::MaskKind::boolean);
+  }
+
+  // True when raw scores are to be negated: the factor has the scale without its sign.
   template <class Params>
   static __device__ bool turns(const Params& p) {
-    return !kAnyBias && p.scale_log2 < 0.0f;
+    return raw_scores(p) && p.scale_log2 < 0.0f;
   }
 
   static_assert(kStages >= 2, "shared memory does not hold two stages");
