@@ -11,6 +11,16 @@ __device__ __forceinline__ void cp_async_16(u32 shared, const void* global, bool
                : "memory");
 }
 
+// Copies kSize bytes, 8 or 16.
+template <int kSize>
+__device__ __forceinline__ void cp_async(u32 shared, const void* global) {
+  if constexpr (kSize == 16) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(global), "n"(kSize) : "memory");
+  }
+}
+
 // Copies the first `bytes` of kSize (8 or 16) bytes and zeroes the others.
 template <int kSize>
 __device__ __forceinline__ void cp_async_partial(u32 shared, const void* global, int bytes) {

@@ -110,33 +110,37 @@ class BiasedScores {
     constexpr int kRowsPass = 32 / kRowUnits;
     if (tile >= work_.kv_tiles) return;
     const u32 lane = Lane<T>::index() % 32;
-    const int row0 = Lane<T>::warp_m() * T::kRowsWarp + lane / kRowUnits;
-    const int col = Lane<T>::warp_n() * T::kSCols + lane % kRowUnits * kUnitKeys;
+    const u32 row0 = Lane<T>::warp_m() * T::kRowsWarp + lane / kRowUnits;
+    const u32 col = Lane<T>::warp_n() * T::kSCols + lane % kRowUnits * kUnitKeys;
     const int key = tile * T::kTileN + col;
-    const int count = max(0, min(p_.kv_len - key, kUnitKeys));
-    const Bits* first = reinterpret_cast<const Bits*>(origin_) + work_.mask_row(p_, row0) + key * p_.mask_col_stride;
     const u32 byte = col * sizeof(Bits);
     const u32 target = tile_ + byte / kBoxRowBytes * (T::kTileM * kBoxRowBytes) +
                        swizzled(row0, byte % kBoxRowBytes / 16) + byte % 16;
     // Rows of a pass differ from row0 in other bits than those that row0 has: the swizzle is an XOR of the two.
     const auto target_of = [&](int row) { return (target ^ ((row & 7) << 4)) + row * kBoxRowBytes; };
-    if (whole_units_) {
+    const Bits* first = reinterpret_cast<const Bits*>(origin_) + work_.mask_row(p_, row0);
+    const bool idle = kRowsPass > T::kRowsWarp && lane / kRowUnits >= T::kRowsWarp;
+    if (idle) return;
+    if (whole_units_ && (tile + 1) * T::kTileN <= p_.kv_len && work_.valid(p_, T::kTileM - 1)) {
 #pragma unroll
       for (int row = 0; row < T::kRowsWarp; row += kRowsPass) {
-        if (kRowsPass > T::kRowsWarp && lane / kRowUnits >= T::kRowsWarp) break;
-        ptx::cp_async_partial<kUnitBytes>(target_of(row), first + work_.mask_rows(p_, row0, row),
-                                          work_.valid(p_, row0 + row) ? count * static_cast<int>(sizeof(Bits)) : 0);
+        ptx::cp_async<kUnitBytes>(target_of(row), first + key + work_.mask_rows(p_, row0, row));
       }
-    } else {
+      return;
+    }
+    first += key * p_.mask_col_stride;
+    const int count = max(0, min(p_.kv_len - key, kUnitKeys));
 #pragma unroll 1
-      for (int row = 0; row < T::kRowsWarp; row += kRowsPass) {
-        if (kRowsPass > T::kRowsWarp && lane / kRowUnits >= T::kRowsWarp) break;
-        const Bits* at = first + work_.mask_rows(p_, row0, row);
-        const int valid = work_.valid(p_, row0 + row) ? count : 0;
+    for (int row = 0; row < T::kRowsWarp; row += kRowsPass) {
+      const Bits* from = first + work_.mask_rows(p_, row0, row);
+      const int valid = work_.valid(p_, row0 + row) ? count : 0;
+      if (whole_units_) {
+        ptx::cp_async_partial<kUnitBytes>(target_of(row), from, valid * static_cast<int>(sizeof(Bits)));
+      } else {
         u32 words[kUnitBytes / 4] = {};
 #pragma unroll
         for (int i = 0; i < kUnitKeys; ++i) {
-          const u32 x = i < valid ? static_cast<u32>(at[i * p_.mask_col_stride]) : 0;
+          const u32 x = i < valid ? static_cast<u32>(from[i * p_.mask_col_stride]) : 0;
           words[i * sizeof(Bits) / 4] |= x << (i * sizeof(Bits) % 4 * 8);
         }
 #pragma unroll

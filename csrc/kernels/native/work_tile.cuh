@@ -45,7 +45,7 @@ struct PrefillWork {
   __device__ i64 mask_origin(const abi::AttentionParams& p) const {
     return batch * p.mask_stride.batch + head * p.mask_stride.head + row0 * p.mask_stride.row;
   }
-  __device__ i64 mask_row(const abi::AttentionParams& p, int r) const { return r * p.mask_stride.row; }
+  __device__ i64 mask_row(const abi::AttentionParams& p, u32 r) const { return r * p.mask_stride.row; }
   __device__ i64 mask_rows(const abi::AttentionParams& p, int, int n) const { return n * p.mask_stride.row; }
 };
 
@@ -81,7 +81,7 @@ struct DecodeWork {
   }
   __device__ int first_query() const { return 0; }
   __device__ i64 mask_origin(const abi::AttentionParams& p) const { return batch * p.mask_stride.batch; }
-  __device__ i64 mask_row(const abi::AttentionParams& p, int r) const {
+  __device__ i64 mask_row(const abi::AttentionParams& p, u32 r) const {
     return head_of(p, r) * p.mask_stride.head + query(p, r) * p.mask_stride.row;
   }
   __device__ i64 mask_rows(const abi::AttentionParams& p, int r, int n) const {
