@@ -43,6 +43,7 @@ class BiasedScores {
     const int unit = min(16, T::kSCols * size);
     whole_units_ = p.mask_col_stride == 1 &&
                    (reinterpret_cast<u64>(origin_) | p.mask_stride.row * size | p.mask_stride.head * size) % unit == 0;
+    one_row_ = T::Work::one_mask_row(p);
     start(w.kv_begin);
   }
 
@@ -83,7 +84,13 @@ class BiasedScores {
         }
         break;
       case abi::MaskKind::additive:
-        if constexpr (T::kBias) add_16bit(s, scale);
+        if constexpr (T::kBias) {
+          if (one_row_) {
+            add_16bit<true>(s, scale);
+          } else {
+            add_16bit<false>(s, scale);
+          }
+        }
         break;
       case abi::MaskKind::additive_f32:
         if constexpr (T::kBiasF32) {
@@ -101,7 +108,8 @@ class BiasedScores {
   }
 
  private:
-  // A warp's part of the tile, in units of up to 16 bytes: a lane copies the same unit of every kRowsPass-th row.
+  // A warp's part of the tile, in units of up to 16 bytes: a lane copies the same unit of every kRowsPass-th row. Of a
+  // mask that is the same for all rows, the first of the warp's rows is enough.
   template <class Bits>
   __device__ __forceinline__ void copy(int tile) const {
     constexpr int kUnitBytes = min_of(16, T::kSCols * static_cast<int>(sizeof(Bits)));
@@ -119,11 +127,12 @@ class BiasedScores {
     // Rows of a pass differ from row0 in other bits than those that row0 has: the swizzle is an XOR of the two.
     const auto target_of = [&](int row) { return (target ^ ((row & 7) << 4)) + row * kBoxRowBytes; };
     const Bits* first = reinterpret_cast<const Bits*>(origin_) + work_.mask_row(p_, row0);
-    const bool idle = kRowsPass > T::kRowsWarp && lane / kRowUnits >= T::kRowsWarp;
-    if (idle) return;
+    if (lane / kRowUnits >= (one_row_ ? 1 : T::kRowsWarp)) return;
+    const int rows = one_row_ ? 1 : T::kRowsWarp;
     if (whole_units_ && (tile + 1) * T::kTileN <= p_.kv_len && work_.valid(p_, T::kTileM - 1)) {
 #pragma unroll
       for (int row = 0; row < T::kRowsWarp; row += kRowsPass) {
+        if (row >= rows) break;
         ptx::cp_async<kUnitBytes>(target_of(row), first + key + work_.mask_rows(p_, row0, row));
       }
       return;
@@ -131,7 +140,7 @@ class BiasedScores {
     first += key * p_.mask_col_stride;
     const int count = max(0, min(p_.kv_len - key, kUnitKeys));
 #pragma unroll 1
-    for (int row = 0; row < T::kRowsWarp; row += kRowsPass) {
+    for (int row = 0; row < rows; row += kRowsPass) {
       const Bits* from = first + work_.mask_rows(p_, row0, row);
       const int valid = work_.valid(p_, row0 + row) ? count : 0;
       if (whole_units_) {
@@ -151,8 +160,10 @@ class BiasedScores {
 
   // Two or four 8 x 8 blocks of 16-bit elements at once, as an operand A is read: a lane gets the pairs of its own
   // elements.
+  template <bool kOneRow>
   __device__ __forceinline__ void add_16bit(float (&s)[T::kMTiles][T::kSTiles][4], float scale) const {
     using Element = typename T::Element;
+    constexpr int kRowBytes = kOneRow ? 0 : kBoxRowBytes;
     const auto add = [scale](float (&x)[4], u32 upper, u32 lower) {
       float mask[4];
       ptx::unpack2<Element>(upper, mask[0], mask[1]);
@@ -163,7 +174,7 @@ class BiasedScores {
     const u32 lane = Lane<T>::index() % 32;
     const u32 col = Lane<T>::warp_n() * T::kSCols;
     const u32 boxes = tile_ + col / kBoxCols * (T::kTileM * kBoxRowBytes);
-    const u32 row = Lane<T>::warp_m() * T::kRowsWarp + lane % 16;
+    const u32 row = Lane<T>::warp_m() * T::kRowsWarp + (kOneRow ? 0 : lane % 16);
 #pragma unroll
     for (int m = 0; m < T::kMTiles; ++m) {
       if constexpr (T::kSTiles >= 2) {
@@ -171,13 +182,13 @@ class BiasedScores {
 #pragma unroll
         for (int n = 0; n < T::kSTiles; n += 2) {
           u32 x[4];
-          ptx::ldmatrix_x4(x, place.at(boxes, n) + m * 16 * kBoxRowBytes);
+          ptx::ldmatrix_x4(x, place.at(boxes, n) + m * 16 * kRowBytes);
           add(s[m][n], x[0], x[1]);
           add(s[m][n + 1], x[2], x[3]);
         }
       } else {
         u32 x[2];
-        ptx::ldmatrix_x2(x, LaneOffset(row, col % kBoxCols / 8).at(boxes, 0) + m * 16 * kBoxRowBytes);
+        ptx::ldmatrix_x2(x, LaneOffset(row, col % kBoxCols / 8).at(boxes, 0) + m * 16 * kRowBytes);
         add(s[m][0], x[0], x[1]);
       }
     }
@@ -186,17 +197,28 @@ class BiasedScores {
   // Calls f(x, y, address) for every pair of neighbouring elements; `address` is the mask's pair in shared memory.
   template <class Bits, class F>
   __device__ __forceinline__ void each_pair(float (&s)[T::kMTiles][T::kSTiles][4], F f) const {
+    if (one_row_) {
+      each_pair<Bits, true>(s, f);
+    } else {
+      each_pair<Bits, false>(s, f);
+    }
+  }
+
+  template <class Bits, bool kOneRow, class F>
+  __device__ __forceinline__ void each_pair(float (&s)[T::kMTiles][T::kSTiles][4], F f) const {
+    constexpr int kRowBytes = kOneRow ? 0 : kBoxRowBytes;
     const FragmentPlace<T> place(0);
-    const u32 g = Lane<T>::g();
+    const u32 g = kOneRow ? 0 : Lane<T>::g();
+    const u32 rows = tile_ + (Lane<T>::warp_m() * T::kRowsWarp + g) * kBoxRowBytes;
 #pragma unroll
     for (int n = 0; n < T::kSTiles; ++n) {
       const u32 byte = place.col(n) * sizeof(Bits);
-      const u32 at = tile_ + byte / kBoxRowBytes * (T::kTileM * kBoxRowBytes) + byte % 16 +
-                     ((byte % kBoxRowBytes / 16 ^ g) << 4) + place.row0 * kBoxRowBytes;
+      const u32 at = rows + byte / kBoxRowBytes * (T::kTileM * kBoxRowBytes) + byte % 16 +
+                     ((byte % kBoxRowBytes / 16 ^ g) << 4);
 #pragma unroll
       for (int m = 0; m < T::kMTiles; ++m) {
-        f(s[m][n][0], s[m][n][1], at + m * 16 * kBoxRowBytes);
-        f(s[m][n][2], s[m][n][3], at + (m * 16 + 8) * kBoxRowBytes);
+        f(s[m][n][0], s[m][n][1], at + m * 16 * kRowBytes);
+        f(s[m][n][2], s[m][n][3], at + (m * 16 + 8) * kRowBytes);
       }
     }
   }
@@ -205,6 +227,7 @@ class BiasedScores {
   typename T::Work work_;
   const char* origin_;  // of the work tile's first row
   bool whole_units_;
+  bool one_row_;  // for all rows of the work tile
   u32 tile_;
 };
 

@@ -30,10 +30,10 @@ struct SplitDTmaWs {
   using T = Traits<WholeBoxes<Variant>, TmaTiles, PrefillWork>;
   static constexpr int kProducerThreads = 128;  // registers change hands by warpgroups
   static constexpr int kThreads = T::kThreads + kProducerThreads;
-  // With four consumer warps two blocks share a multiprocessor, and so its registers.
-  static constexpr int kMinBlocks = T::kThreads == 128 ? 2 : 1;
+  static constexpr int kMinBlocks = T::kTile.blocks;
   static constexpr int kProducerRegisters = 24;
-  static constexpr int kConsumerRegisters = T::kThreads == 128 ? 232 : 240;
+  static constexpr int kConsumerRegisters =  // in eights
+      min_of(240, (65536 / kMinBlocks - kProducerRegisters * kProducerThreads) / T::kThreads / 8 * 8);
   static constexpr int kSmemBytes = TmaSlots<T>::kSmemBytes;
   static constexpr int kTileM = T::kTileM;
   static constexpr int kTileN = T::kTileN;
@@ -44,7 +44,6 @@ struct SplitDTmaWs {
   static constexpr int kSwizzle = kBoxRowBytes;
   static constexpr int kPersistent = 0;
   static_assert(kSmemBytes <= Variant::kSmemBlock);
-  static_assert(kMinBlocks * (kConsumerRegisters * T::kThreads + kProducerRegisters * kProducerThreads) <= 65536);
 
   static __device__ __forceinline__ void run(const Params& p) {
     extern __shared__ __align__(1024) unsigned char shared[];

@@ -23,6 +23,7 @@ struct Tile {
   int warps_m;
   int warps_n;
   int max_step_boxes;  // boxes (64 columns) of K or V between two barriers, at most
+  int blocks = 1;      // that a multiprocessor's registers are shared by, at least
 };
 
 // What a variant needs beyond the plain kernel.
@@ -44,6 +45,10 @@ __host__ __device__ constexpr Tile preferred_tile(int head_dim, int smem, Demand
     if (head_dim <= 384) return {64, 64, 2, 4, 1};
     return head_dim <= 768 ? Tile{32, 64, 1, 8, 1} : Tile{32, 64, 2, 4, 1};
   }
+  // Masks and random numbers are chains of dependent instructions, which take more warps to hide than products do:
+  // fewer rows a warp, and so fewer registers.
+  if (head_dim <= 64 && !demands.plain()) return {128, 64, 8, 1, 1, 2};
+  if (head_dim <= 128 && !demands.plain()) return {64, 64, 4, 1, 1, 3};
   if (head_dim <= 64) return {128, roomy && demands.plain() && demands.stages < 4 ? 128 : 64, 4, 1, 1};
   if (roomy && demands.dropout && head_dim > 256 && head_dim <= 320) return {64, 64, 2, 4, 1};  // too few registers
   // sm_100 code takes a few registers more than there are for a mask or dropout beside 32 rows of O and S.
@@ -84,8 +89,8 @@ struct TmaTiles {
     Tile tile = PrefillTiles::choose(head_dim, smem, demands);
     if (demands.acc_f16) return tile;
     if (smem >= 160 * 1024) {
-      if (head_dim <= 64) return {128, 64, 4, 1, 1};
-      if (head_dim <= 128) return {128, 128, 4, 2, 2};
+      if (head_dim <= 64) return demands.plain() ? Tile{128, 64, 4, 1, 1, 2} : tile;
+      if (head_dim <= 128) return demands.plain() ? Tile{128, 128, 4, 2, 2} : Tile{192, 64, 12, 1, 2};
       if (head_dim <= 256) tile.max_step_boxes = 1;
     }
     if (smem < 160 * 1024 && head_dim > 128 && head_dim <= 256 && demands.dropout) return {64, 64, 2, 4, 1};

@@ -47,6 +47,7 @@ struct PrefillWork {
   }
   __device__ i64 mask_row(const abi::AttentionParams& p, u32 r) const { return r * p.mask_stride.row; }
   __device__ i64 mask_rows(const abi::AttentionParams& p, int, int n) const { return n * p.mask_stride.row; }
+  static __device__ bool one_mask_row(const abi::AttentionParams& p) { return p.mask_stride.row == 0; }
 };
 
 // Decode: up to 16 of the group * q_len rows that share a KV head (row = head in group * q_len + query), and one split
@@ -86,6 +87,9 @@ struct DecodeWork {
   }
   __device__ i64 mask_rows(const abi::AttentionParams& p, int r, int n) const {
     return n == 0 ? 0 : mask_row(p, r + n) - mask_row(p, r);
+  }
+  static __device__ bool one_mask_row(const abi::AttentionParams& p) {
+    return p.mask_stride.row == 0 && p.mask_stride.head == 0;
   }
 };
 
