@@ -43,7 +43,6 @@ class BiasedScores {
     const int unit = min(16, T::kSCols * size);
     whole_units_ = p.mask_col_stride == 1 &&
                    (reinterpret_cast<u64>(origin_) | p.mask_stride.row * size | p.mask_stride.head * size) % unit == 0;
-    one_row_ = T::Work::one_mask_row(p);
     start(w.kv_begin);
   }
 
@@ -85,7 +84,7 @@ class BiasedScores {
         break;
       case abi::MaskKind::additive:
         if constexpr (T::kBias) {
-          if (one_row_) {
+          if (T::Work::one_mask_row(p_)) {
             add_16bit<true>(s, scale);
           } else {
             add_16bit<false>(s, scale);
@@ -127,8 +126,8 @@ class BiasedScores {
     // Rows of a pass differ from row0 in other bits than those that row0 has: the swizzle is an XOR of the two.
     const auto target_of = [&](int row) { return (target ^ ((row & 7) << 4)) + row * kBoxRowBytes; };
     const Bits* first = reinterpret_cast<const Bits*>(origin_) + work_.mask_row(p_, row0);
-    if (lane / kRowUnits >= (one_row_ ? 1 : T::kRowsWarp)) return;
-    const int rows = one_row_ ? 1 : T::kRowsWarp;
+    const int rows = T::Work::one_mask_row(p_) ? 1 : T::kRowsWarp;
+    if (lane / kRowUnits >= rows) return;
     if (whole_units_ && (tile + 1) * T::kTileN <= p_.kv_len && work_.valid(p_, T::kTileM - 1)) {
 #pragma unroll
       for (int row = 0; row < T::kRowsWarp; row += kRowsPass) {
@@ -197,7 +196,7 @@ class BiasedScores {
   // Calls f(x, y, address) for every pair of neighbouring elements; `address` is the mask's pair in shared memory.
   template <class Bits, class F>
   __device__ __forceinline__ void each_pair(float (&s)[T::kMTiles][T::kSTiles][4], F f) const {
-    if (one_row_) {
+    if (T::Work::one_mask_row(p_)) {
       each_pair<Bits, true>(s, f);
     } else {
       each_pair<Bits, false>(s, f);
@@ -227,7 +226,6 @@ class BiasedScores {
   typename T::Work work_;
   const char* origin_;  // of the work tile's first row
   bool whole_units_;
-  bool one_row_;  // for all rows of the work tile
   u32 tile_;
 };
 
