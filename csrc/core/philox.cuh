@@ -1,5 +1,5 @@
-// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011). Words 2 and 3 of every counter are
-// zero.
+// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011). Words 2 and 3 of every counter
+// are zero.
 #pragma once
 
 #include "core/opaque.cuh"

@@ -41,13 +41,15 @@ class Dropout {
   __device__ Dropout(const abi::AttentionParams& p, const typename T::Work& work)
       : p_(p),
         key_(p.philox_seed != nullptr ? static_cast<u64>(*p.philox_seed) : p.seed_value),
-        counter_(offset() + ((row(work, FragmentPlace<T>(0).row0 + (odd() ? 8 : 0)) + (FragmentPlace<T>(0).col0 & ~3)) >> 2)),
+        counter_(offset() +
+                 ((row(work, FragmentPlace<T>(0).row0 + (odd() ? 8 : 0)) + (FragmentPlace<T>(0).col0 & ~3)) >> 2)),
         threshold_(~(static_cast<u32>(p.drop_p * 16777216.0f) << 8 | 255u)) {}
 
   // A tile's decisions while they are drawn.
   class Draw {
     static constexpr int kCounters = T::kMTiles * T::kSTiles;
-    static constexpr int kSideBySide = T::kSTiles == 8 ? 8 : min_of(kCounters, 4);  // where O is large, it has the registers
+    static constexpr int kSideBySide =
+        T::kSTiles == 8 ? 8 : min_of(kCounters, 4);                           // where O is large, it has the registers
     static constexpr int kRunPortions = PhiloxRun<kSideBySide>::kStages + 1;  // the last one compares
 
    public:
@@ -56,9 +58,10 @@ class Dropout {
     __device__ __forceinline__ Draw(const Dropout& dropout, int key0) : dropout_(dropout), key0_(key0) {
       counter_ = dropout.counter_ + (key0 >> 2);
       constexpr int kSpan = 2 * (T::kSTiles - 1);
-      regular_ = dropout.p_.kv_len % 4 == 0 &&
-                 __all_sync(0xffffffffu, (counter_ & 0xffffffffu) + 4ull * (T::kMTiles - 1) * dropout.p_.kv_len + kSpan <=
-                                             0xffffffffu);
+      regular_ =
+          dropout.p_.kv_len % 4 == 0 &&
+          __all_sync(0xffffffffu,
+                     (counter_ & 0xffffffffu) + 4ull * (T::kMTiles - 1) * dropout.p_.kv_len + kSpan <= 0xffffffffu);
     }
 
     // Portions `first` .. `end` - 1; in order, each once.
@@ -106,8 +109,8 @@ class Dropout {
           for (int j = 0; j < 4; ++j) append_carry(bits[j], run_.word[i0 + n][j], dropout_.threshold_);
         }
         constexpr int kShift = 8 - T::kSTiles;
-        drawn_[(counter0 + i0) / T::kSTiles] = (bits[0] << kShift) + (bits[1] << (8 + kShift)) +
-                                               (bits[2] << (16 + kShift)) + (bits[3] << (24 + kShift));
+        drawn_[(counter0 + i0) / T::kSTiles] =
+            (bits[0] << kShift) + (bits[1] << (8 + kShift)) + (bits[2] << (16 + kShift)) + (bits[3] << (24 + kShift));
       }
     }
 

@@ -46,9 +46,7 @@ class BiasedScores {
     start(w.kv_begin);
   }
 
-  __device__ float factor() const {
-    return T::raw_scores(p_) ? fmaxf(fabsf(p_.scale_log2), 1e-30f) : ptx::kLog2e;
-  }
+  __device__ float factor() const { return T::raw_scores(p_) ? fmaxf(fabsf(p_.scale_log2), 1e-30f) : ptx::kLog2e; }
 
   // Begins the copy of the mask for tile `tile` of keys; the warp no longer needs the tile before.
   __device__ __forceinline__ void start(int tile) const {
@@ -121,8 +119,8 @@ class BiasedScores {
     const u32 col = Lane<T>::warp_n() * T::kSCols + lane % kRowUnits * kUnitKeys;
     const int key = tile * T::kTileN + col;
     const u32 byte = col * sizeof(Bits);
-    const u32 target = tile_ + byte / kBoxRowBytes * (T::kTileM * kBoxRowBytes) +
-                       swizzled(row0, byte % kBoxRowBytes / 16) + byte % 16;
+    const u32 target =
+        tile_ + byte / kBoxRowBytes * (T::kTileM * kBoxRowBytes) + swizzled(row0, byte % kBoxRowBytes / 16) + byte % 16;
     // Rows of a pass differ from row0 in other bits than those that row0 has: the swizzle is an XOR of the two.
     const auto target_of = [&](int row) { return (target ^ ((row & 7) << 4)) + row * kBoxRowBytes; };
     const Bits* first = reinterpret_cast<const Bits*>(origin_) + work_.mask_row(p_, row0);
@@ -212,8 +210,8 @@ class BiasedScores {
 #pragma unroll
     for (int n = 0; n < T::kSTiles; ++n) {
       const u32 byte = place.col(n) * sizeof(Bits);
-      const u32 at = rows + byte / kBoxRowBytes * (T::kTileM * kBoxRowBytes) + byte % 16 +
-                     ((byte % kBoxRowBytes / 16 ^ g) << 4);
+      const u32 at =
+          rows + byte / kBoxRowBytes * (T::kTileM * kBoxRowBytes) + byte % 16 + ((byte % kBoxRowBytes / 16 ^ g) << 4);
 #pragma unroll
       for (int m = 0; m < T::kMTiles; ++m) {
         f(s[m][n][0], s[m][n][1], at + m * 16 * kRowBytes);
