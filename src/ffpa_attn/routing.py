@@ -177,7 +177,7 @@ def _walk(wanted: _Wanted, packs: PackSet, cast_mask: bool) -> KernelRoute | Fal
             else:
                 lost.append(Candidate(pack.name, kernel, why))
     if not eligible:
-        text = wanted.missing(packs, [c.kernel for c in lost])
+        text = wanted.missing(packs, lost)
         return FallbackRoute(Reason("no_kernel", text), tuple(lost))
     eligible.sort(key=lambda item: item[0])
     _, pack, kernel = eligible[0]
@@ -302,7 +302,7 @@ class _Wanted:
             return self.backend.stages
         return auto_stages(kernel.ext, self.device.capability)
 
-    def missing(self, packs: PackSet, seen: Iterable[KernelInfo]) -> str:
+    def missing(self, packs: PackSet, seen: Iterable[Candidate]) -> str:
         """The text of a KernelNotFoundError."""
         capability = "{}.{}".format(*self.device.capability)
         wanted = f"{self.kind} {self.dtype} acc={self.backend.acc} head dim {self.head_dim}"
@@ -324,7 +324,10 @@ class _Wanted:
             self.features,
             self.backend.kernel,
         )
-        return f"{text}. {remedy(needed, seen)}"
+        for candidate in seen:
+            if candidate.kernel.id == self.backend.kernel:
+                return f"{text}. That kernel is installed and does not serve this call: {candidate.lost}"
+        return f"{text}. {remedy(needed, [candidate.kernel for candidate in seen])}"
 
 
 def auto_stages(ext: str, capability: tuple[int, int]) -> int:
