@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
+from .autocast import autocast
 from .backends import Backend, CUDABackend
 from .problem import Problem
 
@@ -74,24 +74,3 @@ def _missing_dimensions(tensors: tuple[Tensor, Tensor, Tensor], nhd: bool) -> in
         return 0
     sizes = {t.ndim for t in tensors}
     return 4 - sizes.pop() if sizes in ({2}, {3}) else 0
-
-
-def autocast(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Under torch.autocast floating inputs, except float64, take its dtype, as for SDPA. A float32 mask, which every
-    dtype of the query allows, keeps its precision."""
-    if not isinstance(query, Tensor):
-        return query, key, value, attn_mask
-    device = query.device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
-        return query, key, value, attn_mask
-    dtype = torch.get_autocast_dtype(device)
-
-    def cast(tensor: Tensor, kept: tuple[torch.dtype, ...]) -> Tensor:
-        if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.dtype in kept:
-            return tensor
-        return tensor.to(dtype)
-
-    q, k, v = (cast(tensor, (torch.float64,)) for tensor in (query, key, value))
-    return q, k, v, None if attn_mask is None else cast(attn_mask, (torch.float64, torch.float32))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .autocast import autocast
 from .backends import Backend, CUDABackend, decode, resolve_backend
-from .call import autocast
 from .layout import result_strides
 from .runtime import default_runtime
 
