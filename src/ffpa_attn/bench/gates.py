@@ -35,6 +35,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--decode-below", type=int, default=8, help="query lengths below it take decode kernels (default: 8)")
     add("--B", type=int, default=1, help="batch (default: 1)")
     add("--H", type=int, default=32, help="heads (default: 32)")
+    add("--Hkv", type=int, help="K/V heads (default: as many as query heads)")
     add("--json", type=pathlib.Path, metavar="FILE", help="write the result as JSON")
     return parser
 
@@ -46,7 +47,7 @@ def short_cases(args: argparse.Namespace) -> Iterator[Case]:
     pairs += [(n, n) for n in sorted(set(args.Nq) & set(args.Nkv))]
     for head_dim in args.D:
         for q_len, kv_len in pairs:
-            yield Case("short", args.B, args.H, args.H, q_len, kv_len, head_dim, "bf16")
+            yield Case("short", args.B, args.H, args.Hkv or args.H, q_len, kv_len, head_dim, "bf16")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -56,6 +57,8 @@ def main(argv: Sequence[str]) -> int:
     for name in ("long", "decode_below", "B", "H"):
         if getattr(args, name) < 1:
             parser.error(f"--{name.replace('_', '-')} {getattr(args, name)}: must be at least 1")
+    if args.Hkv is not None and (args.Hkv < 1 or args.H % args.Hkv):
+        parser.error(f"--Hkv {args.Hkv} must divide the number of query heads, {args.H}")
     if not torch.cuda.is_available():
         print("error: gates measures GPU kernels and needs a CUDA device", file=sys.stderr)
         return 1
@@ -78,12 +81,14 @@ def _measure(runtime: Any, case: Case) -> dict[str, Any]:
     device = torch.device("cuda")
     inputs = make_inputs(case, device)
     sdpa = sdpa_subject()
-    route = runtime.explain(inputs.q, inputs.k, inputs.v)
+    route = runtime.explain(inputs.q, inputs.k, inputs.v, enable_gqa=True)
     row: dict[str, Any] = {**dataclasses.asdict(case), "kernel": route.kernel, "reason": str(route.reason or "")}
     row["sdpa_ms"] = median_ms(lambda: sdpa.run(inputs, case), device, BUDGET)
     row["ffpa_ms"] = None
     if route.kernel is not None:
-        row["ffpa_ms"] = median_ms(lambda: runtime.attention(inputs.q, inputs.k, inputs.v), device, BUDGET)
+        row["ffpa_ms"] = median_ms(
+            lambda: runtime.attention(inputs.q, inputs.k, inputs.v, enable_gqa=True), device, BUDGET
+        )
     return row
 
 
