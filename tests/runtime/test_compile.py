@@ -93,6 +93,18 @@ def test_autocast_gives_a_graph_the_dtype_of_an_eager_call(grad):
     torch.testing.assert_close(got, call(q, v, mask))
 
 
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("backend", ["reference", "sdpa"])
+def test_a_traced_call_asks_nothing_that_dynamo_of_torch_2_11_cannot_trace(backend, grad, monkeypatch):
+    def untraceable(device):
+        raise AssertionError(f"is_autocast_available({device!r}) within a call")
+
+    monkeypatch.setattr(torch.amp, "is_autocast_available", untraceable)
+    monkeypatch.setattr(torch.amp.autocast_mode, "is_autocast_available", lambda device: True)  # torch.autocast's own
+    q = torch.randn(1, 2, 4, 16, requires_grad=grad)
+    torch.compile(lambda q: ffpa_attn_func(q, q, q, backend=backend), fullgraph=True, backend="aot_eager")(q)
+
+
 def test_tracers_without_dynamo_see_the_operator():
     q = torch.randn(1, 2, 4, 16)
     graph = make_fx(lambda t: ffpa_attn_func(t, t, t, backend="reference"), tracing_mode="fake")(q)
