@@ -11,6 +11,9 @@ from ffpa_attn import CUDABackend, Gates, ReferenceBackend, SDPABackend
 from ffpa_attn.gates import OPENINGS, Opening
 from ffpa_attn.packs import PackSet, RejectedPack
 from ffpa_attn.routing import FallbackRoute, KernelRoute, ReferenceRoute, route
+from ffpa_build.matrix import expand
+from ffpa_build.selection import Selection
+from ffpa_build.spec import load_spec
 
 D64 = memory_packs(kernel())
 
@@ -203,6 +206,60 @@ AUTO = (
     kernel(impl="cute_fp8.persist_d_tma", ext="fp8", rank=-1, box_cols=64),
     kernel(impl="cute_fp4.persist_d", ext="fp4", rank=-1, box_cols=64),
 )
+
+
+def kernels_of_the_tables(arch):
+    """Rows as a release has them for `arch`, with the order in which the tables put them."""
+    spec = load_spec()
+    variants = expand(spec, Selection.make(spec, "release", archs=arch)).variants
+    for v in variants:
+        yield kernel(
+            arch,
+            impl=v.impl.id,
+            ext=v.impl.ext,
+            recipe=v.impl.recipe,
+            problems=v.impl.problems,
+            rank=v.rank,
+            order=v.impl.order,
+            dtype=v.dtype,
+            head_dim=v.head_dim,
+            stages=v.stages,
+            features=v.features,
+            box_cols=64 if v.impl.ext == "tma" else 0,
+        )
+
+
+SM120 = memory_packs(*kernels_of_the_tables("sm_120f"), pack="sm120")
+
+
+@pytest.mark.parametrize("capability", [(12, 0), (12, 1)])
+@pytest.mark.parametrize("head_dim", [64, 72, 512, 1000])
+def test_what_the_sm_120_pack_runs_unasked_and_under_each_hint(capability, head_dim):
+    device = replace(RTX5090, capability=capability)
+
+    def impl(packs=SM120, backend=None, **facts):
+        return chosen(packs, device=device, backend=backend, head_dim=head_dim, **facts).impl
+
+    for facts in ({}, {"mask_kind": "boolean"}, {"mask_kind": "additive_f32"}, {"dropout_p": 0.1}, {"dtype": "fp16"}):
+        assert impl(**facts) == "split_d_tma_ws"
+        assert impl(backend=CUDABackend(enable_tma=True), **facts) == "split_d_tma_ws"
+        assert impl(backend=CUDABackend(enable_tma=False), **facts) == "split_d"
+    assert impl(q_len=1) == impl(q_len=7, backend=CUDABackend(enable_tma=True)) == "split_kv"
+    native = memory_packs(*(k for k in SM120.packs[0].kernels if k.ext == "native"))
+    assert impl(native) == "split_d"
+    cute = kernel("sm_120f", impl="cute.persist_d_tma", ext="cute", rank=0, box_cols=64, head_dim=1024)
+    later = [replace(k, rank=k.rank + 1) for k in SM120.packs[0].kernels]
+    assert impl(memory_packs(cute, *later)) == "persist_d_tma"
+
+
+def test_of_two_impls_of_one_ext_the_order_decides_before_the_stages():
+    first = kernel(impl="native.b", stages=2)
+    second = kernel(impl="native.a", stages=4, order=1)
+    packs = memory_packs(second, first)
+    assert chosen(packs) == first and lost(packs, second.id) == "b comes before a"
+    assert chosen(packs, head_dim=64, backend=CUDABackend(kernel=second.id)) == second
+    closer = memory_packs(replace(kernel(impl="native.b", head_dim=128)), second)
+    assert chosen(closer) == second
 
 
 @pytest.mark.parametrize(
