@@ -81,14 +81,12 @@ def _measure(runtime: Any, case: Case) -> dict[str, Any]:
     device = torch.device("cuda")
     inputs = make_inputs(case, device)
     sdpa = sdpa_subject()
-    route = runtime.explain(inputs.q, inputs.k, inputs.v, enable_gqa=True)
+    route = runtime.explain(inputs.q, inputs.k, inputs.v)
     row: dict[str, Any] = {**dataclasses.asdict(case), "kernel": route.kernel, "reason": str(route.reason or "")}
     row["sdpa_ms"] = median_ms(lambda: sdpa.run(inputs, case), device, BUDGET)
     row["ffpa_ms"] = None
     if route.kernel is not None:
-        row["ffpa_ms"] = median_ms(
-            lambda: runtime.attention(inputs.q, inputs.k, inputs.v, enable_gqa=True), device, BUDGET
-        )
+        row["ffpa_ms"] = median_ms(lambda: runtime.attention(inputs.q, inputs.k, inputs.v), device, BUDGET)
     return row
 
 
