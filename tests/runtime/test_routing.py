@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from runtime_fakes import H200, L4, RTX5090, kernel, memory_packs, problem
 
 from ffpa_attn import CUDABackend, Gates, ReferenceBackend, SDPABackend
+from ffpa_attn.gates import OPENINGS, Opening
 from ffpa_attn.packs import PackSet, RejectedPack
 from ffpa_attn.routing import FallbackRoute, KernelRoute, ReferenceRoute, route
 
@@ -51,7 +52,7 @@ def test_a_kernel_that_fits_is_taken_without_and_with_a_named_backend():
 )
 @pytest.mark.parametrize("backend", [None, CUDABackend()])
 def test_gates_lead_to_sdpa(facts, code, text, backend):
-    got = reason(backend=backend, **facts)
+    got = reason(backend=backend, gates=Gates(openings=()), **facts)
     assert got.code == code and text in got.text
 
 
@@ -79,6 +80,49 @@ def test_other_devices_and_named_backends():
     assert reason(device=None, device_type="cpu").code == "device"
     assert reason(backend=SDPABackend()).code == "requested"
     assert isinstance(route(problem(), H200, ReferenceBackend(), D64), ReferenceRoute)
+
+
+OPENING = Opening((9, 0), "decode", head_dims=(64, 128), q_lens=(8, 16), kv_lens=(256, 511))
+
+
+@pytest.mark.parametrize(
+    ("facts", "inside"),
+    [
+        ({"q_len": 8, "kv_len": 256, "head_dim": 64}, True),
+        ({"q_len": 16, "kv_len": 511, "head_dim": 128}, True),
+        ({"q_len": 17}, False),
+        ({"kv_len": 255}, False),
+        ({"head_dim": 136}, False),
+        ({"mask_kind": "additive"}, False),
+        ({"dropout_p": 0.1}, False),
+    ],
+)
+def test_an_opening_lets_measured_short_problems_through(facts, inside):
+    packs = memory_packs(
+        *(kernel(head_dim=256, features=f) for f in ((), ("bias",), ("dropout",))),
+        kernel(head_dim=256, impl="native.split_kv", recipe="split_kv", problems=("decode",)),
+        kernel(head_dim=256, impl="native.merge", recipe="merge", problems=("merge",)),
+    )
+    gates, facts = Gates(openings=(OPENING,)), {"q_len": 8, "kv_len": 300, "head_dim": 64} | facts
+    if inside:
+        assert chosen(packs, gates=gates, **facts).impl == "split_kv"
+    else:
+        assert reason(packs, gates=gates, **facts).code in ("q_len", "kv_len")
+    other = replace(H200, capability=(10, 0))
+    assert reason(packs, gates=gates, device=other, **facts).code in ("q_len", "kv_len")
+
+
+def test_an_opening_does_not_undo_the_other_gates():
+    gates = Gates(openings=(OPENING,), allow_small_d=False)
+    assert reason(D64, gates=gates, q_len=8, kv_len=300).code == "small_d"
+
+
+def test_every_opening_of_the_project_holds_somewhere_and_is_below_a_gate():
+    gates = Gates(openings=())
+    for opening in OPENINGS:
+        (d, _), (q, _), (kv, _) = opening.head_dims, opening.q_lens, opening.kv_lens
+        short = problem(head_dim=d, q_len=q, kv_len=kv)
+        assert opening.holds(short, opening.capability) and gates.kind(short, opening.capability) is None
 
 
 def test_open_gates_serve_any_length():
