@@ -69,6 +69,10 @@ class HostCompiler(Protocol):
         """
         ...
 
+    def version(self) -> str:
+        """What the compiler says that it is, in a line."""
+        ...
+
 
 @dataclass(frozen=True)
 class Gcc:
@@ -102,6 +106,12 @@ class Gcc:
             text = f"the launcher did not compile; in {csrc}:\n{' '.join(command)}\n{result.stderr}"
             raise CompileError(text, result.stderr)
 
+    def version(self) -> str:
+        result = subprocess.run([*self.command, "--version"], capture_output=True, text=True, check=False)
+        # The first word is the name that it was called by, which may be a path.
+        program, _, rest = result.stdout.partition("\n")[0].strip().partition(" ")
+        return f"{Path(program).name} {rest}".strip() or Path(self.command[0]).name
+
 
 @dataclass(frozen=True)
 class Msvc:
@@ -123,6 +133,9 @@ class Msvc:
             except RuntimeError as error:  # no compiler, or what it said
                 raise CompileError(f"the launcher did not compile: {error}", str(error)) from error
             Path(built).replace(out)
+
+    def version(self) -> str:
+        return "Visual C++"  # tvm-ffi does not tell which
 
 
 def host_compiler(command: Sequence[str] = (), platform: str = sys.platform) -> HostCompiler:

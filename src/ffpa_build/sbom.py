@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ffpa_build.model import ToolchainSpec
+
 COMMIT_FILE = "COMMIT"
 """In an sdist: the commit that it was made from."""
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "sbom.ffpa")
@@ -26,6 +28,15 @@ class Material:
     version: str
     purpose: str
     pypi: bool = True
+
+
+def compiler_materials(toolchain: ToolchainSpec, from_packages: bool) -> list[Material]:
+    """The compiler of the kernels and the headers that come with it; the kernels' own are in the source digest."""
+    purpose = f"compiler of the kernels, or its headers ({toolchain.name})"
+    if not from_packages:
+        return [Material(toolchain.kind, toolchain.version, f"{purpose}, of the system", pypi=False)]
+    parts = (requirement.partition("==") for requirement in toolchain.requirements)
+    return [Material(name, number, purpose) for name, _, number in parts]
 
 
 def commit(tree: Path) -> str | None:

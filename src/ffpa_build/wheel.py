@@ -139,6 +139,7 @@ class FfpaBuildHook(BuildHookInterface):
 
     def _wheel(self, spec: Spec, scratch: Path, editable: bool, build_data: dict[str, Any]) -> None:
         from ffpa_build import api
+        from ffpa_build.toolchain import locate
 
         pack = spec.packs[str(self.pack)]
         found = environment.settings(spec, os.environ)
@@ -174,11 +175,10 @@ class FfpaBuildHook(BuildHookInterface):
             facts["compiler"] = f"{manifest.compiler.name} {manifest.compiler.version}"
             facts["compiler-flags"] = " ".join(manifest.flags)
             facts["source-digest"] = manifest.source_digest
-            for requirement in found.toolchain.requirements:
-                name, _, number = requirement.partition("==")
-                materials.append(Material(name, number, f"compiles the kernels ({found.toolchain.name})"))
+            tools = locate(found.toolchain, found.cache or api.default_cache_dir())
+            materials += sbom.compiler_materials(found.toolchain, from_packages=bool(tools.site))
         if core:
-            self._runtime(spec.root, scratch, found.cxx, editable, files)
+            facts["host-compiler"] = self._runtime(spec.root, scratch, found.cxx, editable, files)
             number = importlib.metadata.version("apache-tvm-ffi")
             materials.append(Material("apache-tvm-ffi", number, "headers and library of the launcher"))
             build_data["pure_python"] = False
@@ -210,17 +210,20 @@ class FfpaBuildHook(BuildHookInterface):
             file.chmod(0o644)
             files[str(file)] = sbom.COMMIT_FILE
 
-    def _runtime(self, tree: Path, scratch: Path, cxx: tuple[str, ...], editable: bool, files: dict[str, str]) -> None:
+    def _runtime(self, tree: Path, scratch: Path, cxx: tuple[str, ...], editable: bool, files: dict[str, str]) -> str:
+        """Adds the package and the launcher; returns what the launcher's compiler calls itself."""
         from ffpa_build.host_compiler import host_compiler
         from ffpa_build.launcher import build_launcher
 
         package = tree / "src" / "ffpa_attn"
         name = file_name()
         # The .pth file of an editable install points at src/, so the launcher has to lie there.
-        launcher = build_launcher((package if editable else scratch) / name, host_compiler(cxx))
+        compiler = host_compiler(cxx)
+        launcher = build_launcher((package if editable else scratch) / name, compiler)
         if editable:
-            return
+            return compiler.version()
         launcher.chmod(0o755)
         files[str(launcher)] = f"{package.name}/{name}"
         for path in sources(package):
             files[str(path)] = path.relative_to(tree / "src").as_posix()
+        return compiler.version()

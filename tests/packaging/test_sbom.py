@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import tarfile
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ffpa_build import sbom
-from small_tree import Build, members
+from ffpa_build.spec import load_spec
+from small_tree import ROOT, Build, members
 
 MATERIALS = [sbom.Material("some-compiler", "1.2", "compiles"), sbom.Material("g++", "12", "links", pypi=False)]
 
@@ -55,6 +58,49 @@ def test_every_wheel_names_what_made_it(core: Path, extra: Path, build: Build) -
     assert properties(extra)["ffpa:compiler"] == " ".join(manifest["compiler"][key] for key in ("name", "version"))
     assert {row["name"] for row in bill(extra)["components"]} >= {"nvidia-cuda-nvrtc-cu12"}
     assert "apache-tvm-ffi" in {row["name"] for row in bill(core)["components"]}
+
+
+@pytest.mark.parametrize("distribution", ["ffpa-core", "ffpa-extra", "ffpa"])
+def test_its_library_finds_it_valid(build: Build, core: Path, distribution: str) -> None:
+    pytest.importorskip("jsonschema", reason="cyclonedx-python-lib validates with jsonschema")
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    wheel = core if distribution == "ffpa-core" else build(distribution)
+    validator = JsonStrictValidator(SchemaVersion.V1_6)
+    data = bill(wheel)
+    assert validator.validate_str(json.dumps(data)) is None
+    data["metadata"]["component"]["unknown"] = 1
+    assert validator.validate_str(json.dumps(data)) is not None
+
+
+def test_it_names_compilers_headers_digest_and_nothing_that_was_not_used(core: Path) -> None:
+    assert set(properties(core)) == {
+        *("ffpa:compiler", "ffpa:compiler-flags", "ffpa:source-digest", "ffpa:host-compiler"),
+        # The small tree is in no repository, so there is no ffpa:commit.
+    }
+    assert re.match(r"(g\+\+|\S*c\+\+|clang\S*) .*\d+\.\d+", properties(core)["ffpa:host-compiler"])
+    default = load_spec(ROOT).default_toolchain
+    used = {f"{row['name']}=={row['version']}" for row in bill(core)["components"]}
+    assert used == {*default.requirements, f"apache-tvm-ffi=={metadata.version('apache-tvm-ffi')}"}
+    includes = [
+        line
+        for path in (ROOT / "csrc").rglob("*.*h")
+        for line in path.read_text().splitlines()
+        if line.startswith("#include")
+    ]
+    assert includes and not [line for line in includes if "cutlass/" in line or "cute/" in line], (
+        "kernels include CUTLASS: its version belongs into the bill of materials"
+    )
+
+
+def test_a_compiler_of_the_system_is_not_named_as_a_package() -> None:
+    toolchain = load_spec(ROOT).toolchains["nvcc-13.0"]
+    (system,) = sbom.compiler_materials(toolchain, from_packages=False)
+    assert (system.name, system.version, system.pypi) == ("nvcc", toolchain.version, False)
+    packages = sbom.compiler_materials(toolchain, from_packages=True)
+    assert {f"{row.name}=={row.version}" for row in packages} == set(toolchain.requirements)
+    assert all(row.pypi for row in packages)
 
 
 def test_the_same_contents_give_the_same_text_and_others_another_serial_number() -> None:
