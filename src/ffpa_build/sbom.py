@@ -16,7 +16,7 @@ from pathlib import Path
 from ffpa_build.model import ToolchainSpec
 
 COMMIT_FILE = "COMMIT"
-"""In an sdist: the commit that it was made from."""
+"""In an sdist and in an archive that git made: the commit. In a checkout, the place for git to write it."""
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "sbom.ffpa")
 
 
@@ -40,11 +40,12 @@ def compiler_materials(toolchain: ToolchainSpec, from_packages: bool) -> list[Ma
 
 
 def commit(tree: Path) -> str | None:
-    """The commit of a source tree: an sdist's note of it, or git's if no tracked file is changed; None if unknown."""
+    """The commit of a source tree: the note of an archive, or git's if no tracked file is changed; None if unknown."""
     note = tree / COMMIT_FILE
     if note.is_file():
         text = note.read_text(encoding="ascii", errors="replace").strip()
-        return text if re.fullmatch(r"[0-9a-f]{40,64}", text) else None
+        if re.fullmatch(r"[0-9a-f]{40,64}", text):
+            return text
     git = shutil.which("git")
     # Not the repository of another project, in which an unpacked tree may lie.
     if git is None or not (tree / ".git").exists():

@@ -135,6 +135,32 @@ def test_a_changed_tree_or_one_inside_another_repository_names_no_commit(reposit
     assert sbom.commit(repository) is None
 
 
+def test_an_archive_made_by_git_names_the_commit(repository: Path, tmp_path: Path) -> None:
+    """What a packager gets from a forge."""
+    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for name in (sbom.COMMIT_FILE, ".gitattributes"):
+        shutil.copy2(ROOT / name, repository)
+    subprocess.run([*git, "add", "--all"], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--message", "b"], check=True)
+    assert sbom.commit(repository) == head(repository)
+    archive = tmp_path / "archive.tar"
+    subprocess.run([*git, "archive", "--output", str(archive), "HEAD"], check=True)
+    with tarfile.open(archive) as file:
+        file.extractall(tmp_path / "unpacked", filter="data")
+    assert sbom.commit(tmp_path / "unpacked") == head(repository)
+
+
+def test_the_compiler_that_cxx_names_makes_the_launcher(build: Build, core: Path, tmp_path: Path) -> None:
+    """As conda's, whose folder has no g++; arguments go with it."""
+    found = shutil.which("g++")
+    assert found is not None
+    compiler = tmp_path / "x86_64-conda-linux-gnu-c++"
+    compiler.symlink_to(found)
+    wheel = build("ffpa-core", CXX=f"{compiler} -fno-inline")
+    assert properties(wheel)["ffpa:host-compiler"].startswith("x86_64-conda-linux-gnu-c++ ")
+    assert members(wheel)["ffpa_attn/_launcher.so"] != members(core)["ffpa_attn/_launcher.so"]
+
+
 def test_a_note_that_is_no_commit_is_not_repeated(tmp_path: Path) -> None:
     (tmp_path / sbom.COMMIT_FILE).write_text('"}, "x": "')
     assert sbom.commit(tmp_path) is None
