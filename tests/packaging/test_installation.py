@@ -13,10 +13,7 @@ import pytest
 
 from ffpa_build.inspect_wheel import Wheel
 from ffpa_build.spec import load_spec
-from small_tree import ROOT, Build, members
-from test_check_wheels import rewrite
-
-Problems = Callable[..., list[str]]
+from small_tree import ROOT, Build, members, rewrite
 
 
 @pytest.fixture(scope="module")

@@ -109,7 +109,8 @@ def test_an_environment_is_compared_with_the_lock(tree: Path) -> None:
 
 
 def test_continued_lines_and_markers_are_read() -> None:
-    text = f"# why\na-b==1.2 ; python_version < '3.11' \\\n    --hash=sha256:{DIGEST} \\\n    --hash=sha256:{'1' * 64}\n"
+    hashes = f"    --hash=sha256:{DIGEST} \\\n    --hash=sha256:{'1' * 64}\n"
+    text = f"# why\na-b==1.2 ; python_version < '3.11' \\\n{hashes}"
     (row,) = parse(text, "x")
     assert (row.name, row.version, row.hashes) == ("a-b", "1.2", (DIGEST, "1" * 64))
     assert row.applies({"python_version": "3.10"}) and not row.applies({"python_version": "3.11"})
