@@ -85,12 +85,14 @@ def _parse_shard(text: str) -> tuple[int, int]:
 
 
 class _Group(click.Group):
-    """Turns the errors of this package into one message and exit status 2."""
+    """Turns the errors of this package and of the file system into one message and exit status 2."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except BuildError as error:
+        except BrokenPipeError:
+            raise
+        except (BuildError, OSError) as error:
             click.echo(f"error: {error}", err=True)
             ctx.exit(2)
 
