@@ -19,7 +19,7 @@ import click
 from ffpa_build.environment import Settings, settings
 from ffpa_build.errors import BuildError, SelectionError
 from ffpa_build.find import find_variant
-from ffpa_build.flags import BUILD, INSTALL, SELECTION, Flag, group
+from ffpa_build.flags import BUILD, INSTALL, SELECTION, Flag, flag, group
 from ffpa_build.matrix import Matrix, Variant, expand, shard
 from ffpa_build.model import Spec
 from ffpa_build.selection import Selection
@@ -51,6 +51,12 @@ _ROOT = click.option("--root", type=click.Path(path_type=Path), help="Source tre
 _CACHE = click.option("--cache-dir", type=click.Path(path_type=Path), help="Default: the user's cache folder.")
 _OUT = click.option("--out", type=click.Path(path_type=Path), help="Where packs go; default: build/packs.")
 _TOOLCHAIN = click.option("--toolchain", help="A name of variants/toolchains/.")
+_COSTS = (
+    click.option("--table", is_flag=True, help="Markdown: what packs cost to compile, by the kernels in the cache."),
+    click.option("--sample", metavar="PRESET", help="With --table: estimate from the kernels of this preset alone."),
+    click.option("--wheels", type=click.Path(path_type=Path), help="With --table: a folder of wheels to size."),
+    click.option("--against", metavar="TOOLCHAIN", help="With --table: compare the kernels of two compilers instead."),
+)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 
 
@@ -103,16 +109,51 @@ def main() -> None:
 
 
 @main.command()
-@_options(*_SELECTION_OPTIONS, _SHARD, _ROOT, _JSON)
-def plan(root: Path | None, as_json: bool, part: str | None, **chosen: Any) -> None:
+@_options(*_SELECTION_OPTIONS, _SHARD, *_from_table(flag("toolchain"), flag("cache")), *_COSTS, _ROOT, _JSON)
+def plan(
+    root: Path | None,
+    as_json: bool,
+    part: str | None,
+    table: bool,
+    sample: str | None,
+    wheels: Path | None,
+    against: str | None,
+    **chosen: Any,
+) -> None:
     """Print what a selection builds, without building it."""
     spec = load_spec(root)
-    selection = _settings(spec, chosen).selection
-    matrix = _matrix(spec, selection, part)
-    if as_json:
-        click.echo(json.dumps(_plan_data(spec, selection, matrix), indent=1))
+    found = _settings(spec, chosen)
+    matrix = _matrix(spec, found.selection, part)
+    if not table and (sample or wheels or against):
+        raise SelectionError("--sample, --wheels and --against go with --table")
+    if against and (sample or wheels):
+        raise SelectionError("--against compares kernels; --sample and --wheels go without it")
+    if table:
+        click.echo(_cost_table(spec, found, matrix, sample, wheels, against), nl=False)
+    elif as_json:
+        click.echo(json.dumps(_plan_data(spec, found.selection, matrix), indent=1))
     else:
         _print_plan(spec, matrix)
+
+
+def _cost_table(
+    spec: Spec, found: Settings, matrix: Matrix, sample: str | None, wheels: Path | None, against: str | None
+) -> str:
+    from ffpa_build import costs
+    from ffpa_build.cache import default_cache_dir
+    from ffpa_build.toolchain import toolchain_spec
+
+    folder = (found.cache or default_cache_dir()).resolve()
+    known = costs.entries(spec, matrix.variants, found.toolchain, folder)
+    if against is not None:
+        other = costs.entries(spec, matrix.variants, toolchain_spec(spec, against), folder)
+        return costs.compiler_table(matrix.variants, known, other)
+    if sample is None:
+        estimate = costs.estimator(matrix.variants, known)
+    else:
+        chosen = expand(spec, Selection.make(spec, sample)).variants
+        estimate = costs.estimator(chosen, costs.entries(spec, chosen, found.toolchain, folder))
+    return costs.plan_table(spec, costs.rows(matrix.variants, known, estimate), wheels)
 
 
 def _print_plan(spec: Spec, matrix: Matrix) -> None:
