@@ -87,7 +87,7 @@ def installation_differences(paths: list[Path], interpreter: Path = Path(sys.exe
         if prepared.returncode != 0:
             return [f"an environment cannot be prepared: {prepared.stderr.strip()}"]
         before = environment.files()
-        result = environment.pip("install", "--no-index", "--no-deps", *map(str, paths))
+        result = environment.pip("install", "--no-index", "--no-deps", *(str(path.resolve()) for path in paths))
         if result.returncode != 0:
             return [f"the wheels cannot be installed together: {result.stderr.strip()}"]
         found = []

@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     given.setdefault("SOURCE_DATE_EPOCH", wheels.SOURCE_DATE_EPOCH)
     try:
         settings = variables.settings(spec, given)
-        out = options.out or TREE / "dist" / "release" / settings.toolchain.name
+        out = (options.out or TREE / "dist" / "release" / settings.toolchain.name).absolute()
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise BuildError(f"--out {out}: exists and is not empty")
         refuse_stale(spec)
