@@ -129,9 +129,13 @@ class Impl:
         return f"{self.family}.{self.name}"
 
 
+MAX_WHEEL_MB = 100
+"""The package index refuses larger files."""
+
+
 @dataclass(frozen=True)
 class Pack:
-    """A wheel of kernels."""
+    """A wheel of kernels. `wheel_mb` is the size in megabytes that it must not exceed."""
 
     name: str
     distribution: str
@@ -139,6 +143,7 @@ class Pack:
     title: str
     families: tuple[str, ...]
     archs: tuple[str, ...]
+    wheel_mb: int = MAX_WHEEL_MB
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from ffpa_build.model import (
     DTYPES,
     HEAD_DIM_MULTIPLE,
     MAX_HEAD_DIM,
+    MAX_WHEEL_MB,
     PROBLEMS,
     TOOLCHAIN_KINDS,
     Arch,
@@ -232,8 +233,11 @@ def _packs(folder: Path, archs: Mapping[str, Arch], impls: tuple[Impl, ...]) -> 
             title=table.string("title"),
             families=table.strings("families", allowed=families, empty=False),
             archs=table.strings("archs", allowed=archs, empty=False),
+            wheel_mb=table.integer("wheel_mb", default=MAX_WHEEL_MB, minimum=1),
         )
         table.finish()
+        if pack.wheel_mb > MAX_WHEEL_MB:
+            raise table.error("wheel_mb", pack.wheel_mb, f"1 to {MAX_WHEEL_MB}, the limit of the package index")
         for key in ("distribution", "package"):
             for other in packs.values():
                 if getattr(other, key) == getattr(pack, key):

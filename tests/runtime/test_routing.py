@@ -85,7 +85,7 @@ def test_other_devices_and_named_backends():
     assert isinstance(route(problem(), H200, ReferenceBackend(), D64), ReferenceRoute)
 
 
-OPENING = Opening((9, 0), "decode", head_dims=(64, 128), q_lens=(8, 16), kv_lens=(256, 511))
+OPENING = Opening((9, 0), "decode", head_dims=(64, 128), q_lens=(8, 16), kv_lens=(256, 511), heads=(1, 32))
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,8 @@ OPENING = Opening((9, 0), "decode", head_dims=(64, 128), q_lens=(8, 16), kv_lens
         ({"q_len": 17}, False),
         ({"kv_len": 255}, False),
         ({"head_dim": 136}, False),
+        ({"batch": 4, "heads": 8, "kv_heads": 8}, True),
+        ({"batch": 4, "heads": 9, "kv_heads": 9}, False),
         ({"mask_kind": "additive"}, False),
         ({"dropout_p": 0.1}, False),
     ],
@@ -124,7 +126,8 @@ def test_every_opening_of_the_project_holds_somewhere_and_is_below_a_gate():
     gates = Gates(openings=())
     for opening in OPENINGS:
         (d, _), (q, _), (kv, _) = opening.head_dims, opening.q_lens, opening.kv_lens
-        short = problem(head_dim=d, q_len=q, kv_len=kv)
+        heads = opening.heads[0]
+        short = problem(batch=1, heads=heads, kv_heads=heads, head_dim=d, q_len=q, kv_len=kv)
         assert opening.holds(short, opening.capability) and gates.kind(short, opening.capability) is None
 
 
