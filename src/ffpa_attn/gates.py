@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .problem import Problem
 
 Kind = Literal["decode", "prefill"]
+ANY = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Opening:
         capability: of the device that was measured.
         kind: the kernels that run them.
         head_dims, q_lens, kv_lens: from and to.
+        heads: from and to, of batch times query heads: more of them fill the device without splitting the keys.
     """
 
     capability: tuple[int, int]
@@ -29,6 +31,7 @@ class Opening:
     head_dims: tuple[int, int]
     q_lens: tuple[int, int]
     kv_lens: tuple[int, int]
+    heads: tuple[int, int] = (1, ANY)
 
     def holds(self, problem: Problem, capability: tuple[int, int]) -> bool:
         """Whether `problem` is one of these."""
@@ -38,19 +41,19 @@ class Opening:
                 (problem.head_dim, self.head_dims),
                 (problem.q_len, self.q_lens),
                 (problem.kv_len, self.kv_lens),
+                (problem.batch * problem.heads, self.heads),
             )
         )
         plain = problem.mask_kind == "none" and problem.dropout_p == 0.0
         return capability == self.capability and plain and all(inside)
 
 
-ANY_LENGTH = 2**31 - 1
-
 # Measured by `python -m ffpa_attn.bench gates` on an H200; the figures are in docs/performance.md.
 OPENINGS = (
-    Opening((9, 0), "decode", (8, 1024), (8, 64), (512, ANY_LENGTH)),
-    Opening((9, 0), "prefill", (257, 1024), (65, 511), (256, ANY_LENGTH)),
-    Opening((9, 0), "prefill", (257, 1024), (512, ANY_LENGTH), (256, 511)),
+    Opening((9, 0), "decode", head_dims=(257, 1024), q_lens=(1, 16), kv_lens=(256, ANY)),
+    Opening((9, 0), "prefill", head_dims=(257, 1024), q_lens=(17, ANY), kv_lens=(256, ANY)),
+    Opening((9, 0), "decode", head_dims=(8, 256), q_lens=(8, 16), kv_lens=(512, ANY), heads=(1, 32)),
+    Opening((9, 0), "decode", head_dims=(8, 256), q_lens=(17, 64), kv_lens=(8192, ANY), heads=(1, 32)),
 )
 
 

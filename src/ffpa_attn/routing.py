@@ -252,6 +252,7 @@ class _Wanted:
             self.kind not in kernel.problems,
             kernel.rank,
             kernel.head_dim,
+            kernel.order,
             abs(kernel.stages - self._stages(kernel)),
             (kernel.stages, kernel.id),
         )
@@ -264,6 +265,7 @@ class _Wanted:
             f"a kernel for {self.kind} comes first",
             f"ext {best.ext} comes before {other.ext}",
             f"head dim {best.head_dim} is closer",
+            f"{best.impl} comes before {other.impl}",
             f"stages {best.stages} is closer to {self._stages(other)}",
             "stands later in the order of stages and id",
         )
@@ -287,8 +289,8 @@ class _Wanted:
             fits = kernel.ext == "tma"
         else:
             fits = kernel.ext == "cute" and tensor_maps == (self.hint is Hint.CUTE_TMA)
-        if fits:
-            return 0
+        if fits or (kernel.ext == "native" and "decode" in kernel.problems and self.kind == "decode"):
+            return 0  # decode kernels exist in the native family only
         return 1 if kernel.ext == "native" and self._native_stands_in() else None
 
     def _native_stands_in(self) -> bool:

@@ -280,6 +280,8 @@ class Runtime:
         if not isinstance(taken, FallbackRoute) or taken.reason.code == "requested":
             return None
         reason = taken.reason
+        if reason.code == "acc":
+            return ValueError(f"CUDABackend: {reason.text}")
         if isinstance(call.backend, CUDABackend) and reason.code == "no_kernel":
             return KernelNotFoundError(reason.text)
         if call.nhd:

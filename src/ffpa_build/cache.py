@@ -36,7 +36,7 @@ def cache_key(
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Writes a file so that any reader, at any moment, sees all of it or nothing."""
+    """Writes a file so that any reader, at any moment, sees all of it or nothing. An OSError names it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
@@ -45,8 +45,10 @@ def write_atomically(path: Path, data: bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)
         raise
 
 

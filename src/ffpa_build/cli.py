@@ -50,6 +50,12 @@ _CACHE, _TOOLCHAIN, _JOBS = _from_table(flag("cache"), flag("toolchain"), flag("
 _SHARD = click.option("--shard", "part", metavar="I/N", help="Only part I of N of the variants.")
 _ROOT = click.option("--root", type=click.Path(path_type=Path), help="Source tree; default: the one around this file.")
 _OUT = click.option("--out", type=click.Path(path_type=Path), help="Where packs go; default: build/packs.")
+_COSTS = (
+    click.option("--table", is_flag=True, help="Markdown: what packs cost to compile, by the kernels in the cache."),
+    click.option("--sample", metavar="PRESET", help="With --table: estimate from the kernels of this preset alone."),
+    click.option("--wheels", type=click.Path(path_type=Path), help="With --table: a folder of wheels to size."),
+    click.option("--against", metavar="TOOLCHAIN", help="With --table: compare the kernels of two compilers instead."),
+)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 
 
@@ -84,12 +90,14 @@ def _parse_shard(text: str) -> tuple[int, int]:
 
 
 class _Group(click.Group):
-    """Turns the errors of this package into one message and exit status 2."""
+    """Turns the errors of this package and of the file system into one message and exit status 2."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except BuildError as error:
+        except BrokenPipeError:
+            raise
+        except (BuildError, OSError) as error:
             click.echo(f"error: {error}", err=True)
             ctx.exit(2)
 
@@ -100,16 +108,51 @@ def main() -> None:
 
 
 @main.command()
-@_options(*_SELECTION_OPTIONS, _SHARD, _ROOT, _JSON)
-def plan(root: Path | None, as_json: bool, part: str | None, **chosen: Any) -> None:
+@_options(*_SELECTION_OPTIONS, _SHARD, *_from_table(flag("toolchain"), flag("cache")), *_COSTS, _ROOT, _JSON)
+def plan(
+    root: Path | None,
+    as_json: bool,
+    part: str | None,
+    table: bool,
+    sample: str | None,
+    wheels: Path | None,
+    against: str | None,
+    **chosen: Any,
+) -> None:
     """Print what a selection builds, without building it."""
     spec = load_spec(root)
-    selection = _settings(spec, chosen).selection
-    matrix = _matrix(spec, selection, part)
-    if as_json:
-        click.echo(json.dumps(_plan_data(spec, selection, matrix), indent=1))
+    found = _settings(spec, chosen)
+    matrix = _matrix(spec, found.selection, part)
+    if not table and (sample or wheels or against):
+        raise SelectionError("--sample, --wheels and --against go with --table")
+    if against and (sample or wheels):
+        raise SelectionError("--against compares kernels; --sample and --wheels go without it")
+    if table:
+        click.echo(_cost_table(spec, found, matrix, sample, wheels, against), nl=False)
+    elif as_json:
+        click.echo(json.dumps(_plan_data(spec, found.selection, matrix), indent=1))
     else:
         _print_plan(spec, matrix)
+
+
+def _cost_table(
+    spec: Spec, found: Settings, matrix: Matrix, sample: str | None, wheels: Path | None, against: str | None
+) -> str:
+    from ffpa_build import costs
+    from ffpa_build.cache import default_cache_dir
+    from ffpa_build.toolchain import toolchain_spec
+
+    folder = (found.cache or default_cache_dir()).resolve()
+    known = costs.entries(spec, matrix.variants, found.toolchain, folder)
+    if against is not None:
+        other = costs.entries(spec, matrix.variants, toolchain_spec(spec, against), folder)
+        return costs.compiler_table(matrix.variants, known, other)
+    if sample is None:
+        estimate = costs.estimator(matrix.variants, known)
+    else:
+        chosen = expand(spec, Selection.make(spec, sample)).variants
+        estimate = costs.estimator(chosen, costs.entries(spec, chosen, found.toolchain, folder))
+    return costs.plan_table(spec, costs.rows(matrix.variants, known, estimate), wheels)
 
 
 def _print_plan(spec: Spec, matrix: Matrix) -> None:

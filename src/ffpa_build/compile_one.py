@@ -6,6 +6,7 @@ refused if they have changed meanwhile: so an entry of the cache always is what 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -79,11 +80,16 @@ def _peak_rss_mib() -> int:
 def main() -> int:
     path = Path(sys.argv[1])
     try:
-        run(Job.read(path))
+        job = Job.read(path)
+        try:
+            run(job)
+        except OSError as error:
+            raise BuildError(f"{job.name}: {error}") from error
     except BuildError as error:
         log = error.log if isinstance(error, CompileError) else ""
-        write_atomically(error_path(path), json.dumps({"message": str(error), "log": log}).encode())
         print(f"{error}\n{log}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # without room for the file, what is printed has to do
+            write_atomically(error_path(path), json.dumps({"message": str(error), "log": log}).encode())
         return 1
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 from build_tree import REPOSITORY
@@ -157,6 +158,15 @@ def test_generated_source_states_the_variant() -> None:
         "FFPA_KERNEL(native_split_d_sm_90a_fp16_d72_s3_accf16_bias32_dropout, ffpa::native::SplitD<Variant>)",
     ):
         assert line in source
+
+
+def test_of_two_impls_that_serve_one_call_the_tables_say_which_comes_first() -> None:
+    for arch in PROJECT.archs:
+        here = [impl for impl in PROJECT.impls if arch in impl.archs]
+        for one, other in combinations(here, 2):
+            head_dims = [d for d in range(8, 1025, 8) if d in one.head_dim and d in other.head_dim]
+            if one.ext == other.ext and set(one.problems) & set(other.problems) and head_dims:
+                assert one.order != other.order, (arch, one.id, other.id)
 
 
 def test_rank_is_the_place_in_the_arch_order() -> None:

@@ -164,6 +164,37 @@ def test_a_mask_that_is_no_tensor_is_named(mask):
         ffpa_attn_func(q, q, q, mask)
 
 
+@pytest.mark.parametrize("backend", ["sdpa", "reference"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_halves_of_the_keys_merge_by_lse_to_the_whole(backend, dtype):
+    q, k, v = (torch.randn(1, h, n, 16).to(dtype) for h, n in ((4, 6), (2, 11), (2, 11)))
+    mask = torch.rand(6, 11) > 0.4
+    mask[2, :5] = False  # one half has nothing for this row
+    mask[3] = False
+    whole, lse = ffpa_attn_func(q, k, v, mask, backend=backend, return_lse=True)
+    (a, lse_a), (b, lse_b) = (
+        ffpa_attn_func(q, k[:, :, part], v[:, :, part], mask[:, part], backend=backend, return_lse=True)
+        for part in (slice(0, 5), slice(5, None))
+    )
+    merged, merged_lse = reference.merge(a, lse_a, b, lse_b)
+    torch.testing.assert_close(merged, whole, atol=1e-5 if dtype == torch.float32 else 1e-2, rtol=1e-2)
+    torch.testing.assert_close(merged_lse, lse)
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "reference"])
+@pytest.mark.parametrize("d", [8, 40, 60, 88, 1000, 1032])
+def test_any_head_dim_and_fused_views_on_routes_without_kernels(backend, d):
+    """Multiples of 8 or not, and past what kernels serve."""
+    fused = torch.randn(2, 7, 3, 2, d, dtype=torch.float16)
+    views = [t.transpose(1, 2) for t in fused.unbind(2)]
+    out = ffpa_attn_func(*views, is_causal=True, backend=backend)
+    clones = [t.contiguous() for t in views]
+    torch.testing.assert_close(out, ffpa_attn_func(*clones, is_causal=True, backend=backend))
+    torch.testing.assert_close(
+        out.double(), reference.attention(*clones, is_causal=True, dtype=F64)[0], atol=2e-3, rtol=2e-3
+    )
+
+
 def test_gradients_go_through_sdpa():
     q, k, v = (torch.randn(1, 2, 6, 8, dtype=F64, requires_grad=True) for _ in range(3))
     for backend in ("sdpa", "reference"):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
-from runtime_fakes import H200, FakeLauncher, attend, explain, kernel, packs_of
+from runtime_fakes import H200, L4, RTX5090, FakeLauncher, attend, explain, kernel, packs_of
 
 from ffpa_attn import CUDABackend, Gates, KernelNotFoundError, Runtime, philox, reference
 
@@ -173,6 +174,31 @@ def test_a_named_backend_without_its_kernel_raises_and_an_unnamed_one_falls_back
     assert explain(runtime, q, k, v, backend="cuda").route == "error"
     with pytest.warns(UserWarning, match="no kernel for prefill bf16"):
         attend(runtime, q, k, v)
+
+
+def test_bf16_inputs_with_f16_accumulators_are_an_error(runtime):
+    q, k, v = tensors()
+    backend = CUDABackend(acc="f16")
+    with pytest.raises(ValueError, match="bf16 inputs cannot accumulate in f16; use acc='f32'"):
+        attend(runtime, q, k, v, backend=backend)
+    assert explain(runtime, q, k, v, backend=backend).route == "error"
+
+
+def test_each_tensors_device_decides_which_kernel_runs(tmp_path, launcher):
+    """Two cards of different kinds in one process, and one that no pack serves."""
+    runtime = Runtime(
+        packs=packs_of(tmp_path, kernel(), kernel("sm_89")),
+        gates=Gates.open(),
+        launcher=launcher,
+        devices=lambda device: {"cpu": H200, "meta": replace(L4, index=1)}.get(device.type, RTX5090),
+    )
+    q = torch.randn(1, 2, 9, 64, dtype=torch.bfloat16)
+    assert explain(runtime, q, q, q).kernel == kernel().id
+    assert explain(runtime, *[q.to("meta")] * 3).kernel == kernel("sm_89").id
+    uncovered = Runtime(packs=runtime.packs, gates=Gates.open(), launcher=launcher, devices=lambda device: RTX5090)
+    with pytest.raises(KernelNotFoundError, match=r"RTX 5090 \(compute capability 12.0\).*pip install 'ffpa\[sm120\]'"):
+        attend(uncovered, q, q, q, backend="cuda")
+    assert launcher.prepared == []
 
 
 def test_explain_shows_the_kernel_its_rivals_and_the_copies(runtime):

@@ -189,7 +189,11 @@ def test_a_pack_of_another_version_and_one_with_a_local_label(site):
     site.install("extra", kernel("sm_89"), version="9.9.9")
     found = discover()
     assert [p.version for p in found.packs] == [f"{VERSION}+sm89"]
-    assert f"version 9.9.9 does not fit ffpa-core {VERSION}" in found.rejected[0].reason
+    advice = f"install ffpa-extra=={VERSION} or ffpa-core==9.9.9"
+    both = "the two must be of one version"
+    assert found.rejected[0].reason == f"version 9.9.9 does not fit ffpa-core {VERSION}; {both}: {advice}"
+    # A label says what was built, and no other distribution has to bear it.
+    assert discover(version=f"{VERSION}+sm89").rejected[0].reason.endswith(advice)
 
 
 def test_a_manifest_of_another_pack(site):
