@@ -15,6 +15,8 @@ from ffpa_attn import CUDABackend, ReferenceBackend, explain, ffpa_attn_func, in
 from ffpa_attn.manifest import KernelInfo
 from ffpa_attn.routing import FallbackRoute, KernelRoute
 
+from .selection import left_out
+
 HEAD_DIMS = (8, 40, 64, 72, 80, 88, 96, 128, 160, 192, 224, 256, 320, 512, 576, 640, 768, 1000, 1024)
 
 # Of SDPA's own kernel on the same input. Both round P and O to 16 bits, so the two errors are alike.
@@ -166,13 +168,17 @@ def relative_error(out, reference):
 
 
 def route_of(q, k, v, *, backend=None, **options):
-    """The KernelRoute of a call, and what it copies. The test is skipped when the installed packs hold no kernel for
-    it, and fails when the call goes to SDPA for any other reason."""
+    """The KernelRoute of a call, and what it copies. The test is skipped when the installed packs leave out all kernels
+    of its kind, and fails when the call goes to SDPA for any other reason."""
     backend = CUDABackend() if backend is None else backend
     explanation = explain(q, k, v, backend=backend, enable_gqa=q.shape[1] != k.shape[1], **options)
     taken = explanation.taken
     if isinstance(taken, FallbackRoute) and taken.reason.code == "no_kernel":
-        pytest.skip(taken.reason.text)
+        capability = "{}.{}".format(*torch.cuda.get_device_capability())
+        kernels = [k for pack in installed_packs().packs for k in pack.kernels if capability in k.capabilities]
+        reason = left_out(explanation.problem, backend, kernels)
+        assert reason is not None, f"packs with kernels of every kind have none for the call: {taken.reason.text}"
+        pytest.skip(reason)
     assert isinstance(taken, KernelRoute), f"not on a kernel: {explanation.reason or explanation.error}"
     return taken, explanation.copies
 
