@@ -222,9 +222,48 @@ def wheel_variants(session: nox.Session) -> None:
 
 @nox.session
 def flake(session: nox.Session) -> None:
-    """The Nix flake, evaluated against a stub of nixpkgs; skipped, with a word, where Nix is not installed."""
+    """The Nix flake, evaluated against a stub of nixpkgs; installs Debian's nix-bin where it may."""
+    ensure_programs(session, {"nix": "nix-bin"})
     session.install(*group("test"))
     session.run("python", "-m", "pytest", "-rs", "tests/packaging/test_flake.py", *session.posargs)
+
+
+@nox.session
+def cross(session: nox.Session) -> None:
+    """The launcher compiled for Linux on aarch64 and for Windows; installs Debian's cross compilers where it may."""
+    ensure_programs(
+        session,
+        {
+            "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
+            "x86_64-w64-mingw32-g++-posix": "g++-mingw-w64-x86-64-posix",
+            "/usr/lib/wine/wine64": "wine64",
+        },
+    )
+    session.install(*group("test"))
+    session.run("python", "-m", "pytest", "-rs", "tests/packaging/test_other_platforms.py", *session.posargs)
+
+
+def ensure_programs(session: nox.Session, packages: dict[str, str]) -> None:
+    """Installs Debian's package for each program that is absent, where root has apt-get; elsewhere gives a warning."""
+
+    def absent() -> list[str]:
+        return [program for program in packages if shutil.which(program) is None]
+
+    if absent() and os.name == "posix" and os.geteuid() == 0 and shutil.which("apt-get"):
+        session.log(f"not installed, will be: {', '.join(absent())}")
+        install = ["apt-get", "install", "--yes", "--no-install-recommends", *map(packages.__getitem__, absent())]
+        # A fresh machine has no lists of packages yet; one that has needs no new ones.
+        for command in (install, ["apt-get", "update"], install):
+            if absent():
+                session.run(
+                    *command,
+                    env={"DEBIAN_FRONTEND": "noninteractive"},
+                    silent=True,
+                    external=True,
+                    success_codes=[0, 100],  # apt-get's own for failure, which the next look shows
+                )
+    for program in absent():
+        session.warn(f"{program} is not installed, nor can it be from here: what needs it is skipped")
 
 
 @nox.session(venv_params=SEE_TORCH)

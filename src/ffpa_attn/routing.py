@@ -140,11 +140,11 @@ def _gate(problem: Problem, device: DeviceInfo | None, backend: CUDABackend, gat
         return Reason("head_dim", f"head dim {d} is not a multiple of {gates.head_dim_multiple}")
     if not gates.allow_small_d and d <= gates.small_head_dim:
         return Reason("small_d", f"head dim {d} <= {gates.small_head_dim} and {SMALL_D_VARIABLE}=0")
+    if gates.kind(problem, device.capability) is not None:
+        return None
     if gates.decode_q_len <= nq < gates.min_q_len:
         return Reason("q_len", f"{nq} queries: from {gates.decode_q_len} to {gates.min_q_len - 1} SDPA is used")
-    if nkv < gates.min_kv_len:
-        return Reason("kv_len", f"{nkv} keys: below {gates.min_kv_len} SDPA is used")
-    return None
+    return Reason("kv_len", f"{nkv} keys: below {gates.min_kv_len} SDPA is used")
 
 
 def _choose(
@@ -177,7 +177,7 @@ def _walk(wanted: _Wanted, packs: PackSet, cast_mask: bool) -> KernelRoute | Fal
             else:
                 lost.append(Candidate(pack.name, kernel, why))
     if not eligible:
-        text = wanted.missing(packs, [c.kernel for c in lost])
+        text = wanted.missing(packs, lost)
         return FallbackRoute(Reason("no_kernel", text), tuple(lost))
     eligible.sort(key=lambda item: item[0])
     _, pack, kernel = eligible[0]
@@ -211,7 +211,8 @@ class _Wanted:
         mask = "bias" if cast_mask else _MASK_FEATURE[problem.mask_kind]
         dropout = "dropout" if problem.dropout_p > 0.0 else None
         features = frozenset(f for f in (mask, dropout) if f is not None)
-        kind = "decode" if problem.q_len < gates.decode_q_len else "prefill"
+        kind = gates.kind(problem, device.capability)
+        assert kind is not None  # else a gate has sent it to SDPA
         return cls(problem.dtype, problem.head_dim, device, backend, backend.hint, kind, features)
 
     def refuses(self, kernel: KernelInfo) -> str | None:
@@ -251,6 +252,7 @@ class _Wanted:
             self.kind not in kernel.problems,
             kernel.rank,
             kernel.head_dim,
+            kernel.order,
             abs(kernel.stages - self._stages(kernel)),
             (kernel.stages, kernel.id),
         )
@@ -263,6 +265,7 @@ class _Wanted:
             f"a kernel for {self.kind} comes first",
             f"ext {best.ext} comes before {other.ext}",
             f"head dim {best.head_dim} is closer",
+            f"{best.impl} comes before {other.impl}",
             f"stages {best.stages} is closer to {self._stages(other)}",
             "stands later in the order of stages and id",
         )
@@ -286,8 +289,8 @@ class _Wanted:
             fits = kernel.ext == "tma"
         else:
             fits = kernel.ext == "cute" and tensor_maps == (self.hint is Hint.CUTE_TMA)
-        if fits:
-            return 0
+        if fits or (kernel.ext == "native" and "decode" in kernel.problems and self.kind == "decode"):
+            return 0  # decode kernels exist in the native family only
         return 1 if kernel.ext == "native" and self._native_stands_in() else None
 
     def _native_stands_in(self) -> bool:
@@ -302,7 +305,7 @@ class _Wanted:
             return self.backend.stages
         return auto_stages(kernel.ext, self.device.capability)
 
-    def missing(self, packs: PackSet, seen: Iterable[KernelInfo]) -> str:
+    def missing(self, packs: PackSet, seen: Iterable[Candidate]) -> str:
         """The text of a KernelNotFoundError."""
         capability = "{}.{}".format(*self.device.capability)
         wanted = f"{self.kind} {self.dtype} acc={self.backend.acc} head dim {self.head_dim}"
@@ -324,7 +327,10 @@ class _Wanted:
             self.features,
             self.backend.kernel,
         )
-        return f"{text}. {remedy(needed, seen)}"
+        for candidate in seen:
+            if candidate.kernel.id == self.backend.kernel:
+                return f"{text}. That kernel is installed and does not serve this call: {candidate.lost}"
+        return f"{text}. {remedy(needed, [candidate.kernel for candidate in seen])}"
 
 
 def auto_stages(ext: str, capability: tuple[int, int]) -> int:

@@ -121,6 +121,7 @@ class Impl:
     skip: tuple[Rule, ...]
     memory_mib: int
     needs: tuple[str, ...] = ()  # names of impls of the family that launch after this one
+    order: int = 0  # place among impls of one ext that serve the same call
     opt_in: str = ""  # the name that a selection has to opt in to; "" for kernels that every selection may have
 
     @property

@@ -78,7 +78,9 @@ jobs:
       - uses: actions/setup-python@v5
         with:
           python-version: "3.11"
-      - run: sudo apt-get update && sudo apt-get install --yes nix-bin
+      - run: >-
+          sudo apt-get update && sudo apt-get install --yes --no-install-recommends
+          nix-bin g++-aarch64-linux-gnu g++-mingw-w64-x86-64-posix wine64
       - run: .ci/run
 """
 

@@ -106,6 +106,7 @@ def test_facts_and_tables_that_the_manifest_contradicts_are_found(
         ({"smem_bytes": 2048}, "smem_bytes is 1024 in the cubin, 2048 in the manifest"),
         ({"capabilities": ["8.0"]}, "capabilities is ('8.0',), by the tables ('9.0',)"),
         ({"rank": 0}, "rank is 0, by the tables 2"),
+        ({"order": 1}, "order is 1, by the tables 0"),
     ):
         changed = manifest_with(extra, lambda data, change=change: data["kernels"][0].update(change))
         assert problems({MANIFEST: changed}) == [f"{CUBIN}: {message}"]

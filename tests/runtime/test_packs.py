@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from runtime_fakes import CUBIN, H200, FakeLauncher, kernel, manifest, packs_of, write_pack
+from runtime_fakes import CUBIN, H200, FakeLauncher, attend, explain, kernel, manifest, packs_of, write_pack
 
 from ffpa_attn.__main__ import info_lines, main, pack_lines
 from ffpa_attn.errors import PackError
@@ -230,11 +232,41 @@ def test_a_bad_cubin_turns_its_pack_away_and_the_call_takes_the_next(tmp_path):
     launcher = FakeLauncher()
     runtime = Runtime(packs=both, gates=Gates.open(), launcher=launcher, devices=lambda device: H200)
     q = torch.randn(1, 2, 8, 64, dtype=torch.bfloat16)
-    assert runtime.explain(q, q, q).kernel == kernel(stages=2).id
-    runtime.attention(q, q, q)
+    assert explain(runtime, q, q, q).kernel == kernel(stages=2).id
+    attend(runtime, q, q, q)
     assert launcher.prepared[0][0].stages == 2
-    explained = runtime.explain(q, q, q)
+    explained = explain(runtime, q, q, q)
     assert "sha256" in explained.packs_rejected[0].reason and "pack turned away: bad" in str(explained)
+
+
+def test_threads_that_meet_a_bad_cubin_together_turn_its_pack_away_once(tmp_path):
+    import torch
+
+    from ffpa_attn import Gates, Runtime
+    from ffpa_attn.packs import Pack
+
+    together = threading.Barrier(2)
+
+    class Bad(Pack):
+        def image(self, kernel):
+            together.wait(timeout=60)  # both threads have chosen this pack
+            raise PackError(f"{kernel.id} is bad")
+
+    good, fine = packs_of(tmp_path / "a", kernel(stages=2)), packs_of(tmp_path / "b", kernel(), pack="bad").packs[0]
+    bad = Bad(fine.name, fine.root, fine.manifest)
+    launcher = FakeLauncher()
+    runtime = Runtime(
+        packs=replace(good, packs=(bad, *good.packs)),
+        gates=Gates.open(),
+        launcher=launcher,
+        devices=lambda device: H200,
+    )
+    q = torch.randn(1, 2, 8, 64, dtype=torch.bfloat16)
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(attend, runtime, q, q, q) for _ in range(2)]
+        assert torch.equal(calls[0].result(), calls[1].result())
+    assert [rejected.name for rejected in runtime.packs.rejected] == ["bad"]
+    assert {row.stages for row, *_ in launcher.prepared} == {2}
 
 
 def _env(*paths: Path) -> dict[str, str]:

@@ -41,14 +41,14 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m ffpa_attn.bench",
         description="Measure ffpa attention against PyTorch's SDPA: parity, speed, and the kernel that ran.",
-        epilog="'python -m ffpa_attn.bench overhead' measures the host time of a call.",
+        epilog="'python -m ffpa_attn.bench overhead' measures the host time of a call, 'gates' short problems.",
     )
     add = parser.add_argument
     add("--fwd-backend", choices=FWD_BACKENDS, default="cuda", help="the backend measured as ffpa (default: cuda)")
     add("--cuda-impl", choices=CUDA_IMPLS, default="auto", help="the kernel family asked for (default: auto)")
     add("--no-bwd", action="store_true", help="forward only; this is all the bench does, so it changes nothing")
     add("--tasks", type=_names(TASKS), default=TASKS, help=f"comma list of {', '.join(TASKS)} (default: all)")
-    add("--D", type=_head_dims, metavar="LIST", help="head dims, comma list")
+    add("--D", type=head_dims, metavar="LIST", help="head dims, comma list")
     add("--N", type=_positive, help="sequence length (decode: length of K and V)")
     add("--B", type=_positive, help="batch")
     add("--H", type=_positive, help="query heads")
@@ -146,7 +146,16 @@ def _positive(text: str) -> int:
     return value
 
 
-def _head_dims(text: str) -> tuple[int, ...]:
+def lengths(text: str) -> tuple[int, ...]:
+    """A comma list of positive whole numbers."""
+    values = tuple(dict.fromkeys(_positive(part) for part in text.split(",") if part.strip()))
+    if not values:
+        raise argparse.ArgumentTypeError("empty; give lengths such as 128,512")
+    return values
+
+
+def head_dims(text: str) -> tuple[int, ...]:
+    """A comma list of multiples of 8 up to 1024."""
     values = tuple(dict.fromkeys(_positive(part) for part in text.split(",") if part.strip()))
     for value in values:
         if value % 8 or value > MAX_HEAD_DIM:
