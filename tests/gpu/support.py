@@ -65,29 +65,26 @@ class Group:
         name = f"{self.impl}-{self.arch}-s{self.stages}" + ("-accf16" if self.acc == "f16" else "")
         return name + ("-emulated" if self.emulated else "")
 
-    def kernel(self, dtype, head_dim, *features):
-        """The kernel with exactly these features and the nearest head dim; None where it is not installed."""
-        fit = [
-            kernel
-            for kernel in KERNELS
-            if Group.of(kernel) == self
-            and DTYPES[kernel.dtype] == dtype
-            and kernel.head_dim >= head_dim
-            and sorted(kernel.features) == sorted(features)
-        ]
-        return min(fit, key=lambda kernel: kernel.head_dim, default=None)
-
     def backend(self, q, attn_mask=None, dropout_p=0.0):
-        """The backend that names the kernel for a call with these tensors; the test is skipped where there is none."""
-        dropout = ["dropout"] if dropout_p else []
-        masks = [] if attn_mask is None else ["bias"]
-        if attn_mask is not None and attn_mask.dtype == torch.float32:
-            masks = ["bias32", "bias"]  # the second after a conversion
-        for mask in masks or [None]:
-            kernel = self.kernel(q.dtype, q.shape[-1], *([mask] if mask else []), *dropout)
-            if kernel is not None:
-                return naming(kernel)
-        pytest.skip(f"{self} has no kernel for {q.dtype}, head dim {q.shape[-1]}, {masks[:1] + dropout or 'plain'}")
+        """The backend that names the kernel for a call with these tensors, that of the nearest head dim. The test is
+        skipped where the group leaves out all kernels of such a call."""
+        kernels = [kernel for kernel in KERNELS if Group.of(kernel) == self]
+        features = {"dropout"} if dropout_p else set()
+        if attn_mask is not None:
+            exact = features | {"bias32" if attn_mask.dtype == torch.float32 else "bias"}
+            # A float32 mask that no kernel reads is converted.
+            features |= exact if any(set(kernel.features) == exact for kernel in kernels) else {"bias"}
+        rules = {
+            f"{q.dtype}": lambda kernel: DTYPES[kernel.dtype] == q.dtype,
+            f"head dim {q.shape[-1]}": lambda kernel: kernel.head_dim >= q.shape[-1],
+            f"the features {sorted(features)}": lambda kernel: set(kernel.features) == features,
+        }
+        for what, fits in rules.items():
+            if not any(map(fits, kernels)):
+                pytest.skip(f"{self} has no kernel for {what}")
+        fitting = [kernel for kernel in kernels if all(fits(kernel) for fits in rules.values())]
+        assert fitting, f"{self} lacks the kernel for {', '.join(rules)}"
+        return naming(min(fitting, key=lambda kernel: kernel.head_dim))
 
 
 def naming(kernel):
@@ -174,9 +171,7 @@ def route_of(q, k, v, *, backend=None, **options):
     explanation = explain(q, k, v, backend=backend, enable_gqa=q.shape[1] != k.shape[1], **options)
     taken = explanation.taken
     if isinstance(taken, FallbackRoute) and taken.reason.code == "no_kernel":
-        capability = "{}.{}".format(*torch.cuda.get_device_capability())
-        kernels = [k for pack in installed_packs().packs for k in pack.kernels if capability in k.capabilities]
-        reason = left_out(explanation.problem, backend, kernels)
+        reason = left_out(explanation.problem, backend, KERNELS)
         assert reason is not None, f"packs with kernels of every kind have none for the call: {taken.reason.text}"
         pytest.skip(reason)
     assert isinstance(taken, KernelRoute), f"not on a kernel: {explanation.reason or explanation.error}"
