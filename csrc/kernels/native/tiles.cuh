@@ -49,7 +49,7 @@ __host__ __device__ constexpr Tile preferred_tile(int head_dim, int smem, Demand
   // Masks and random numbers are chains of dependent instructions, which take more warps to hide than products do:
   // fewer rows a warp, and so fewer registers.
   if (head_dim <= 64 && !demands.plain()) return {128, 64, 8, 1, 1, 2};
-  if (head_dim <= 128 && !demands.plain()) return {64, 64, 4, 1, 1, demands.most() ? 2 : 3};
+  if (head_dim <= 128 && !demands.plain()) return {64, 64, 4, 1, 1, demands.dropout && (demands.arch != 900 || demands.most()) ? 2 : 3};
   if (head_dim <= 64) return {128, roomy && demands.plain() && demands.stages < 4 ? 128 : 64, 4, 1, 1};
   if (roomy && demands.dropout && head_dim > 256 && head_dim <= 320) return {64, 64, 2, 4, 1};  // too few registers
   // sm_100 code takes a few registers more than there are for a mask or dropout beside 32 rows of O and S.
