@@ -32,8 +32,10 @@ struct SplitDTmaWs {
   static constexpr int kThreads = T::kThreads + kProducerThreads;
   static constexpr int kMinBlocks = T::kTile.blocks;
   static constexpr int kProducerRegisters = 24;
-  static constexpr int kConsumerRegisters =  // in eights
-      min_of(240, (65536 / kMinBlocks - kProducerRegisters * kProducerThreads) / T::kThreads / 8 * 8);
+  // A block has the registers that it was launched with, and no more: what its producers give up is its consumers'.
+  static constexpr int kLaunchRegisters = 65536 / kMinBlocks / kThreads / 8 * 8;
+  static constexpr int kConsumerRegisters = min_of(
+      240, (kLaunchRegisters * kThreads - kProducerRegisters * kProducerThreads) / T::kThreads / 8 * 8);
   static constexpr int kSmemBytes = TmaSlots<T>::kSmemBytes;
   static constexpr int kTileM = T::kTileM;
   static constexpr int kTileN = T::kTileN;
