@@ -32,9 +32,9 @@ struct KeepAll {
   __device__ __forceinline__ u32 pair(int, int, int) const { return 0xffffffffu; }
 };
 
-// What a thread knows of its elements: one of row g for an even thread, of row g + 8 for an odd one, when kv_len is a
-// multiple of 4. Four keys then share a counter, and two neighbouring threads hold them for both rows: each draws for
-// one row, and they exchange halves.
+// The decisions of a block. Where kv_len is a multiple of 4, four neighbouring keys share a counter, and two
+// neighbouring threads hold them for the rows g and g + 8: the even thread draws for row g, the odd one for row g + 8,
+// and they exchange halves.
 template <class T>
 class Dropout {
  public:
@@ -48,8 +48,8 @@ class Dropout {
   // A tile's decisions while they are drawn.
   class Draw {
     static constexpr int kCounters = T::kMTiles * T::kSTiles;
-    static constexpr int kSideBySide =
-        T::kSTiles == 8 ? 8 : min_of(kCounters, 4);                           // where O is large, it has the registers
+    // Where a warp has few keys it has much of O, and few registers for anything else.
+    static constexpr int kSideBySide = T::kSTiles == 8 ? 8 : min_of(kCounters, 4);
     static constexpr int kRunPortions = PhiloxRun<kSideBySide>::kStages + 1;  // the last one compares
 
    public:
@@ -121,7 +121,7 @@ class Dropout {
 
     const Dropout& dropout_;
     int key0_;
-    u64 counter_;   // of the thread's first element
+    u64 counter_;   // of the first element that the thread draws for
     bool regular_;  // else what is drawn is of no use, and `finish` draws anew
     PhiloxRun<kSideBySide> run_;
     u32 drawn_[T::kMTiles];
@@ -178,7 +178,7 @@ class Dropout {
 
   const abi::AttentionParams& p_;
   PhiloxKey key_;
-  u64 counter_;    // of the thread's first element in the first tile of keys
+  u64 counter_;    // of the first element that the thread draws for, in the first tile of keys
   u32 threshold_;  // word + threshold overflows where (word >> 8) 2^-24 > p
 };
 

@@ -30,12 +30,12 @@ struct SplitDTmaWs {
   using T = Traits<WholeBoxes<Variant>, TmaTiles, PrefillWork>;
   static constexpr int kProducerThreads = 128;  // registers change hands by warpgroups
   static constexpr int kThreads = T::kThreads + kProducerThreads;
-  static constexpr int kMinBlocks = T::kTile.blocks;
+  static constexpr int kMinBlocks = T::kThreads == 128 ? max_of(T::kTile.blocks, 2) : T::kTile.blocks;
   static constexpr int kProducerRegisters = 24;
   // A block has the registers that it was launched with, and no more: what its producers give up is its consumers'.
   static constexpr int kLaunchRegisters = 65536 / kMinBlocks / kThreads / 8 * 8;
-  static constexpr int kConsumerRegisters = min_of(
-      240, (kLaunchRegisters * kThreads - kProducerRegisters * kProducerThreads) / T::kThreads / 8 * 8);
+  static constexpr int kConsumerRegisters =
+      min_of(240, (kLaunchRegisters * kThreads - kProducerRegisters * kProducerThreads) / T::kThreads / 8 * 8);
   static constexpr int kSmemBytes = TmaSlots<T>::kSmemBytes;
   static constexpr int kTileM = T::kTileM;
   static constexpr int kTileN = T::kTileN;

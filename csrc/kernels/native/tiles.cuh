@@ -35,7 +35,6 @@ struct Demands {
   int mask_bytes;  // shared memory an element of the mask; a boolean mask fits where an additive one does
 
   __host__ __device__ constexpr bool plain() const { return !dropout && mask_bytes == 0; }
-  __host__ __device__ constexpr bool most() const { return dropout && mask_bytes == 4; }
 };
 
 // `smem` is what a block may use on the arch: 99 KiB (sm_89, sm_120f), 163 KiB (sm_80) or 227 KiB (sm_90a, sm_100f).
@@ -46,17 +45,17 @@ __host__ __device__ constexpr Tile preferred_tile(int head_dim, int smem, Demand
     if (head_dim <= 384) return {64, 64, 2, 4, 1};
     return head_dim <= 768 ? Tile{32, 64, 1, 8, 1} : Tile{32, 64, 2, 4, 1};
   }
-  // Masks and random numbers are chains of dependent instructions, which take more warps to hide than products do:
-  // fewer rows a warp, and so fewer registers.
-  if (head_dim <= 64 && !demands.plain()) return {128, 64, 8, 1, 1, 2};
-  if (head_dim <= 128 && !demands.plain()) return {64, 64, 4, 1, 1, demands.dropout && (demands.arch != 900 || demands.most()) ? 2 : 3};
-  if (head_dim <= 64) return {128, roomy && demands.plain() && demands.stages < 4 ? 128 : 64, 4, 1, 1};
-  if (roomy && demands.dropout && head_dim > 256 && head_dim <= 320) return {64, 64, 2, 4, 1};  // too few registers
-  // sm_100 code takes a few registers more than there are for a mask or dropout beside 32 rows of O and S.
-  if (head_dim <= 128 && demands.arch >= 1000 && !demands.plain()) return {128, 64, 8, 1, 1};
-  if (head_dim <= 128) return roomy ? Tile{128, 64, 4, 1, demands.plain() ? 2 : 1} : Tile{128, 64, 8, 1, 2};
+  if (head_dim <= 128 && !demands.plain()) {
+    // Masks and random numbers are chains of dependent instructions, and more warps hide more of their latency: fewer
+    // rows a warp, so fewer registers. At D = 128 dropout has what three blocks leave in sm_90 code only.
+    if (head_dim <= 64) return {128, 64, 8, 1, 1, 2};
+    const bool three = roomy && (!demands.dropout || (demands.arch == 900 && demands.mask_bytes < 4));
+    return {64, 64, 4, 1, 1, three ? 3 : 2};
+  }
+  if (head_dim <= 64) return {128, roomy && demands.stages < 4 ? 128 : 64, 4, 1, 1};
+  if (head_dim <= 128) return roomy ? Tile{128, 64, 4, 1, 2} : Tile{128, 64, 8, 1, 2};
   if (head_dim <= 256) return roomy ? Tile{128, 64, 4, 2, 2} : Tile{128, 64, 8, 1, 1};
-  if (head_dim <= 320) return roomy ? Tile{128, 64, 4, 2, 1} : Tile{64, 64, 2, 4, 1};
+  if (head_dim <= 320) return roomy && !demands.dropout ? Tile{128, 64, 4, 2, 1} : Tile{64, 64, 2, 4, 1};
   if (head_dim <= 512) return roomy ? Tile{64, 128, 2, 4, 2} : Tile{64, 64, 2, 4, 1};
   if (head_dim <= 640) return roomy ? Tile{64, 64, 2, 4, demands.stages == 2 ? 1 : 2} : Tile{32, 64, 1, 8, 1};
   return roomy ? Tile{32, 128, 1, 8, 2} : Tile{32, 64, 1, 8, 1};
@@ -90,10 +89,10 @@ struct TmaTiles {
     Tile tile = PrefillTiles::choose(head_dim, smem, demands);
     if (demands.acc_f16) return tile;
     if (smem >= 160 * 1024) {
-      if (head_dim <= 64) return demands.plain() ? Tile{128, 64, 4, 1, 1, 2} : tile;
+      if (head_dim <= 64) return demands.plain() ? Tile{128, 64, 4, 1, 1} : tile;
       if (head_dim <= 128) return demands.plain() ? Tile{128, 128, 4, 2, 2} : Tile{192, 64, 12, 1, 2};
       if (head_dim <= 256) tile.max_step_boxes = 1;
-      if (head_dim > 320 && head_dim <= 512 && demands.most()) return {64, 64, 2, 4, 2};
+      if (head_dim > 320 && head_dim <= 512 && demands.dropout && demands.mask_bytes == 4) return {64, 64, 2, 4, 2};
     }
     if (smem < 160 * 1024 && head_dim > 128 && head_dim <= 256 && demands.dropout) return {64, 64, 2, 4, 1};
     if (head_dim > 512 && head_dim <= 640) tile.max_step_boxes = 2;
