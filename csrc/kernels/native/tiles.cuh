@@ -75,6 +75,8 @@ struct PrefillTiles {
     const int q = tile.m * kBoxRowBytes * ceil_div(head_dim, kBoxCols);
     const int p = tile.warps_n > 1 ? tile.m * tile.n * 2 + tile.warps_n * tile.m * 4 : 0;
     if (q + p + tile.m * tile.n * demands.mask_bytes + 2 * tile.n * kBoxRowBytes <= smem) return tile;
+    if (head_dim > 128 && head_dim <= 256 && demands.dropout)
+      return {64, 64, 2, 4, 1};  // the registers for 16 rows of O
     return head_dim <= 256 ? Tile{64, 64, 4, 1, 1} : Tile{32, 64, 1, 8, 1};
   }
   // Shared memory a block plans with.
@@ -92,7 +94,9 @@ struct TmaTiles {
       if (head_dim <= 64) return demands.plain() ? Tile{128, 64, 4, 1, 1} : tile;
       if (head_dim <= 128) return demands.plain() ? Tile{128, 128, 4, 2, 2} : Tile{192, 64, 12, 1, 2};
       if (head_dim <= 256) tile.max_step_boxes = 1;
-      if (head_dim > 320 && head_dim <= 512 && demands.dropout && demands.mask_bytes == 4) return {64, 64, 2, 4, 2};
+      // A few registers short of the larger tile.
+      const bool short_of = demands.dropout && demands.mask_bytes > (demands.arch >= 1000 ? 0 : 2);
+      if (head_dim > 320 && head_dim <= 512 && short_of) return {64, 64, 2, 4, 2};
     }
     if (smem < 160 * 1024 && head_dim > 128 && head_dim <= 256 && demands.dropout) return {64, 64, 2, 4, 1};
     if (head_dim > 512 && head_dim <= 640) tile.max_step_boxes = 2;
