@@ -18,7 +18,7 @@ struct SplitD {
   using Params = abi::AttentionParams;
   using T = Traits<Variant, PrefillTiles, PrefillWork>;
   static constexpr int kThreads = T::kThreads;
-  static constexpr int kMinBlocks = T::kTile.blocks;
+  static constexpr int kMinBlocks = 1;
   static constexpr int kSmemBytes = T::kSmemBytes;
   static constexpr int kTileM = T::kTileM;
   static constexpr int kTileN = T::kTileN;

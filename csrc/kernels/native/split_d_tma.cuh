@@ -18,7 +18,7 @@ struct SplitDTma {
   using Params = abi::TmaAttentionParams;
   using T = Traits<Variant, TmaTiles, PrefillWork>;
   static constexpr int kThreads = T::kThreads;
-  static constexpr int kMinBlocks = T::kTile.blocks;
+  static constexpr int kMinBlocks = 1;
   static constexpr int kSmemBytes = TmaSlots<T>::kSmemBytes;
   static constexpr int kTileM = T::kTileM;
   static constexpr int kTileN = T::kTileN;

@@ -30,12 +30,10 @@ struct SplitDTmaWs {
   using T = Traits<WholeBoxes<Variant>, TmaTiles, PrefillWork>;
   static constexpr int kProducerThreads = 128;  // registers change hands by warpgroups
   static constexpr int kThreads = T::kThreads + kProducerThreads;
-  static constexpr int kMinBlocks = T::kThreads == 128 ? max_of(T::kTile.blocks, 2) : T::kTile.blocks;
+  // With four consumer warps two blocks share a multiprocessor, and so its registers.
+  static constexpr int kMinBlocks = T::kThreads == 128 ? 2 : 1;
   static constexpr int kProducerRegisters = 24;
-  // A block has the registers that it was launched with, and no more: what its producers give up is its consumers'.
-  static constexpr int kLaunchRegisters = 65536 / kMinBlocks / kThreads / 8 * 8;
-  static constexpr int kConsumerRegisters =
-      min_of(240, (kLaunchRegisters * kThreads - kProducerRegisters * kProducerThreads) / T::kThreads / 8 * 8);
+  static constexpr int kConsumerRegisters = T::kThreads == 128 ? 232 : 240;
   static constexpr int kSmemBytes = TmaSlots<T>::kSmemBytes;
   static constexpr int kTileM = T::kTileM;
   static constexpr int kTileN = T::kTileN;
@@ -46,6 +44,9 @@ struct SplitDTmaWs {
   static constexpr int kSwizzle = kBoxRowBytes;
   static constexpr int kPersistent = 0;
   static_assert(kSmemBytes <= Variant::kSmemBlock);
+  // A block has the registers that it was launched with, in eights a thread: a claim for more would wait for ever.
+  static_assert(kConsumerRegisters * T::kThreads + kProducerRegisters * kProducerThreads <=
+                65536 / kMinBlocks / kThreads / 8 * 8 * kThreads);
 
   static __device__ __forceinline__ void run(const Params& p) {
     extern __shared__ __align__(1024) unsigned char shared[];

@@ -23,7 +23,6 @@ struct Tile {
   int warps_m;
   int warps_n;
   int max_step_boxes;  // boxes (64 columns) of K or V between two barriers, at most
-  int blocks = 1;      // that a multiprocessor's registers are shared by, at least
 };
 
 // What a variant needs beyond the plain kernel.
@@ -45,15 +44,10 @@ __host__ __device__ constexpr Tile preferred_tile(int head_dim, int smem, Demand
     if (head_dim <= 384) return {64, 64, 2, 4, 1};
     return head_dim <= 768 ? Tile{32, 64, 1, 8, 1} : Tile{32, 64, 2, 4, 1};
   }
-  if (head_dim <= 128 && !demands.plain()) {
-    // Masks and random numbers are chains of dependent instructions, and more warps hide more of their latency: fewer
-    // rows a warp, so fewer registers. At D = 128 dropout has what three blocks leave in sm_90 code only.
-    if (head_dim <= 64) return {128, 64, 8, 1, 1, 2};
-    const bool three = roomy && (!demands.dropout || (demands.arch == 900 && demands.mask_bytes < 4));
-    return {64, 64, 4, 1, 1, three ? 3 : 2};
-  }
-  if (head_dim <= 64) return {128, roomy && demands.stages < 4 ? 128 : 64, 4, 1, 1};
-  if (head_dim <= 128) return roomy ? Tile{128, 64, 4, 1, 2} : Tile{128, 64, 8, 1, 2};
+  if (head_dim <= 64) return {128, roomy && demands.plain() && demands.stages < 4 ? 128 : 64, 4, 1, 1};
+  // sm_100 code takes a few registers more than there are for a mask or dropout beside 32 rows of O and S.
+  if (head_dim <= 128 && demands.arch >= 1000 && !demands.plain()) return {128, 64, 8, 1, 1};
+  if (head_dim <= 128) return roomy ? Tile{128, 64, 4, 1, demands.plain() ? 2 : 1} : Tile{128, 64, 8, 1, 2};
   if (head_dim <= 256) return roomy ? Tile{128, 64, 4, 2, 2} : Tile{128, 64, 8, 1, 1};
   if (head_dim <= 320) return roomy && !demands.dropout ? Tile{128, 64, 4, 2, 1} : Tile{64, 64, 2, 4, 1};
   if (head_dim <= 512) return roomy ? Tile{64, 128, 2, 4, 2} : Tile{64, 64, 2, 4, 1};
@@ -91,8 +85,8 @@ struct TmaTiles {
     Tile tile = PrefillTiles::choose(head_dim, smem, demands);
     if (demands.acc_f16) return tile;
     if (smem >= 160 * 1024) {
-      if (head_dim <= 64) return demands.plain() ? Tile{128, 64, 4, 1, 1} : tile;
-      if (head_dim <= 128) return demands.plain() ? Tile{128, 128, 4, 2, 2} : Tile{192, 64, 12, 1, 2};
+      if (head_dim <= 64) return {128, 64, 4, 1, 1};
+      if (head_dim <= 128) return {128, 128, 4, 2, 2};
       if (head_dim <= 256) tile.max_step_boxes = 1;
       // A few registers short of the larger tile.
       const bool short_of = demands.dropout && demands.mask_bytes > (demands.arch >= 1000 ? 0 : 2);
