@@ -162,7 +162,8 @@ def gpu(session: nox.Session) -> None:
     shutil.rmtree(site, ignore_errors=True)
     session.install("--no-deps", "--target", str(site), *map(str, sorted(out.glob("*.whl"))))
     paths = {"PYTHONPATH": f"{site}{os.pathsep}{ROOT / 'src'}"}
-    session.run("python", "-m", "pytest", "-m", "gpu", "-o", "pythonpath=", *session.posargs, env=paths)
+    built = f"--built=dev:{arch}"
+    session.run("python", "-m", "pytest", "-m", "gpu", "-o", "pythonpath=", built, *session.posargs, env=paths)
 
 
 @nox.session(venv_params=SEE_TORCH)

@@ -18,6 +18,7 @@ from packaging.version import InvalidVersion, Version
 
 from .errors import PackError
 from .manifest import KernelInfo, Manifest, ManifestError
+from .recipes import defect
 from .version import core_version
 
 GROUP = "ffpa.kernel_packs"
@@ -169,6 +170,9 @@ def load(name: str, root: Path, *, version: str) -> Pack:
             f"install {manifest.distribution}=={wanted} or ffpa-core=={found}"
         )
     for kernel in manifest.kernels:
+        wrong = defect(kernel)
+        if wrong is not None:
+            raise PackError(f"kernel {kernel.id}: {wrong}")
         _check_file(root, kernel)
     return Pack(name, root, manifest)
 

@@ -71,9 +71,11 @@ def _nvrtc(source: str, headers: Mapping[str, str], arch: str, toolchain: Toolch
             raise ToolchainError(f"toolchain {toolchain.name}: {what}: {result[0]}")
         return result[1] if len(result) > 1 else None
 
-    major = call(nvrtc.nvrtcVersion()[:2], "nvrtcVersion")
-    if str(major) != toolchain.version.split(".")[0]:
-        raise ToolchainError(f"toolchain {toolchain.name}: NVRTC {major} was loaded instead of {toolchain.version}")
+    status, *numbers = nvrtc.nvrtcVersion()
+    call((status,), "nvrtcVersion")
+    loaded = ".".join(map(str, numbers))
+    if numbers != [int(part) for part in toolchain.version.split(".")[:2]]:  # it does not tell more
+        raise ToolchainError(f"toolchain {toolchain.name}: NVRTC {loaded} was loaded instead of {toolchain.version}")
     program = call(
         nvrtc.nvrtcCreateProgram(
             source.encode(),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ffpa_attn.recipes import RECIPES
 from ffpa_build.errors import SpecError
 from ffpa_build.model import (
     ACCUMULATORS,
@@ -194,7 +195,7 @@ def _impl(family: str, name: str, table: Table, archs: Mapping[str, Arch]) -> Im
         ext=_checked_name(table, "ext", table.string("ext"), _NAME, "lower-case letters, digits and _"),
         header=header,
         kernel=_checked_name(table, "kernel", table.string("kernel"), _CPP_NAME, "a qualified C++ name"),
-        recipe=_checked_name(table, "recipe", table.string("recipe"), _NAME, "lower-case letters, digits and _"),
+        recipe=table.string("recipe", allowed=RECIPES),
         problems=table.strings("problems", allowed=PROBLEMS, empty=False),
         archs=impl_archs,
         requires=requires,

@@ -113,6 +113,30 @@ def test_a_cubin_with_another_hash_is_found_when_it_is_read(site):
     assert checked.packs == () and "has sha256" in checked.rejected[0].reason
 
 
+TMA = {"recipe": "split_d_tma", "box_cols": 64, "box_q_rows": 128, "box_kv_rows": 64, "swizzle": 128}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"recipe": "other"}, "recipe 'other' is not one of merge, persist_d, "),
+        ({"box_cols": 0}, "box_cols must be in 1..256, the manifest says 0"),
+        ({"box_q_rows": 257}, "box_q_rows must be in 1..256, the manifest says 257"),
+        ({"box_kv_rows": 0}, "box_kv_rows must be in 1..256, the manifest says 0"),
+        ({"box_cols": 72}, "box_cols must be in 1..64 beside a swizzle of 128 bytes, the manifest says 72"),
+    ],
+)
+def test_a_kernel_that_no_call_could_launch_turns_its_pack_away(site, changes, reason):
+    row = kernel(**{**TMA, **changes})
+    site.install("core", kernel("sm_89"), row)
+    assert f"kernel {row.id}: {reason}" in rejection().reason
+
+
+def test_boxes_and_recipes_of_this_tree_are_accepted(site):
+    site.install("core", kernel(**TMA), kernel("sm_89"), kernel("sm_80", recipe="merge", problems=("merge",)))
+    assert [pack.name for pack in discover().packs] == ["core"]
+
+
 def test_a_kernel_id_that_core_has_turns_the_later_pack_away(site):
     site.install("aaa", kernel(), kernel("sm_89"))
     site.install("core", kernel())
