@@ -37,7 +37,7 @@ SUMS = "SHA256SUMS"
 
 def main(arguments: list[str] | None = None) -> int:
     spec = load_spec(TREE)
-    options = parse_arguments(arguments)
+    options = parse_arguments(spec, arguments)
     given = {**os.environ, **wheels.build_environment(options)}
     given.setdefault("FFPA_BUILD_PRESET", PRESET)
     given.setdefault("SOURCE_DATE_EPOCH", wheels.SOURCE_DATE_EPOCH)
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as scratch:
             staging = Path(scratch, "dist")
             staging.mkdir(mode=0o755)
-            for distribution in wheels.distributions(spec, given):
+            for distribution in options.dist or wheels.distributions(spec, given):
                 for path in build(distribution, Path(scratch, distribution), given, options.check_reproducible):
                     check_size(path, spec)
                     wheels.publish(path, staging)
@@ -75,12 +75,13 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+def parse_arguments(spec: Spec, arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--out", type=Path, help="folder for it; must be empty or absent (dist/release/<toolchain>)")
     parser.add_argument(
         "--check-reproducible", action="store_true", help="compile the kernels of wheels from sdists a second time"
     )
+    wheels.add_distributions(parser, spec)
     wheels.add_selection(parser)
     return parser.parse_args(arguments)
 

@@ -66,16 +66,20 @@ def main() -> int:
 
 def parse_arguments(spec: Spec) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    known = [META, *(pack.distribution for pack in spec.packs.values())]
     parser.add_argument("--out", type=Path, default=TREE / "dist", help="folder for the wheels (default: dist)")
-    parser.add_argument(
-        "--dist", action="append", choices=known, metavar="NAME", help=f"only this one; can be repeated: {known}"
-    )
+    add_distributions(parser, spec)
     parser.add_argument("--sdist", action="store_true", help="build the sdist, and the wheel from the sdist")
     parser.add_argument("--no-isolation", action="store_true", help="use the build requirements installed here")
     parser.add_argument("--check-reproducible", action="store_true", help="build twice and compare the bytes")
     add_selection(parser)
     return parser.parse_args()
+
+
+def add_distributions(parser: argparse.ArgumentParser, spec: Spec) -> None:
+    known = [META, *(pack.distribution for pack in spec.packs.values())]
+    parser.add_argument(
+        "--dist", action="append", choices=known, metavar="NAME", help=f"only this one; can be repeated: {known}"
+    )
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:

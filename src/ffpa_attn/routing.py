@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .backends import Backend, CUDABackend, Hint, ReferenceBackend, SDPABackend
@@ -113,11 +113,12 @@ def route(
         return FallbackRoute(reason)
     assert device is not None
     known = {} if choices is None else choices
-    chosen = _choose(problem, device, cuda, packs, gates, known, cast_mask=False)
+    chosen = _choose(problem, device, cuda, packs, gates, known)
     if isinstance(chosen, FallbackRoute) and problem.mask_kind == "additive_f32":
-        recast = _choose(problem, device, cuda, packs, gates, known, cast_mask=True)
+        recast = _choose(replace(problem, mask_kind="additive"), device, cuda, packs, gates, known)
         if isinstance(recast, KernelRoute):
-            return recast
+            # Only here: the choice is also that of calls whose masks have the query's dtype.
+            return replace(recast, cast_mask=True)
     return chosen
 
 
@@ -154,17 +155,15 @@ def _choose(
     packs: PackSet,
     gates: Gates,
     choices: Choices,
-    *,
-    cast_mask: bool,
 ) -> KernelRoute | FallbackRoute:
-    wanted = _Wanted.of(problem, device, backend, gates, cast_mask)
+    wanted = _Wanted.of(problem, device, backend, gates)
     chosen = choices.get(wanted)
     if chosen is None:
-        chosen = choices[wanted] = _walk(wanted, packs, cast_mask)
+        chosen = choices[wanted] = _walk(wanted, packs)
     return chosen
 
 
-def _walk(wanted: _Wanted, packs: PackSet, cast_mask: bool) -> KernelRoute | FallbackRoute:
+def _walk(wanted: _Wanted, packs: PackSet) -> KernelRoute | FallbackRoute:
     eligible: list[tuple[tuple[object, ...], Pack, KernelInfo]] = []
     lost: list[Candidate] = []
     for pack in packs.packs:
@@ -184,7 +183,7 @@ def _walk(wanted: _Wanted, packs: PackSet, cast_mask: bool) -> KernelRoute | Fal
     candidates = [Candidate(pack.name, kernel, None)]
     candidates += [Candidate(p.name, k, wanted.compare(kernel, k)) for _, p, k in eligible[1:]]
     merge = _merge_of(kernel, pack) if kernel.recipe in SPLITTING_RECIPES else None
-    return KernelRoute(kernel, pack, (*candidates, *lost), cast_mask, merge)
+    return KernelRoute(kernel, pack, (*candidates, *lost), merge=merge)
 
 
 def _merge_of(kernel: KernelInfo, pack: Pack) -> KernelInfo | None:
@@ -207,8 +206,8 @@ class _Wanted:
     features: frozenset[str]
 
     @classmethod
-    def of(cls, problem: Problem, device: DeviceInfo, backend: CUDABackend, gates: Gates, cast_mask: bool) -> _Wanted:
-        mask = "bias" if cast_mask else _MASK_FEATURE[problem.mask_kind]
+    def of(cls, problem: Problem, device: DeviceInfo, backend: CUDABackend, gates: Gates) -> _Wanted:
+        mask = _MASK_FEATURE[problem.mask_kind]
         dropout = "dropout" if problem.dropout_p > 0.0 else None
         features = frozenset(f for f in (mask, dropout) if f is not None)
         kind = gates.kind(problem, device.capability)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -78,6 +79,8 @@ def _result(out: Tensor, lse: Tensor | None) -> Result:
 
 def _kernel_runner(taken: KernelRoute, call: Call, launcher: Any) -> Runner:
     p, dtype = call.problem, call.query.dtype  # not `call`: the function is kept, and must not keep the tensors
+    if taken.cast_mask:
+        p = replace(p, mask_kind="additive")  # what the kernel gets
     scores = (p.batch, p.heads, p.q_len, p.kv_len)
 
     def prepared_mask(mask: Tensor | None) -> Tensor | None:

@@ -54,7 +54,10 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 @dataclass(frozen=True)
 class Entry:
-    """A compiled variant. `seconds` and `peak_rss_mib` are of the compiler's process."""
+    """A compiled variant. `seconds` by the clock, `cpu_seconds` and `peak_rss_mib` are of the compiler's process.
+
+    Entries of earlier builds have 0 for `cpu_seconds`.
+    """
 
     key: str
     facts: Facts
@@ -62,6 +65,7 @@ class Entry:
     seconds: float
     peak_rss_mib: int
     cubin: bytes
+    cpu_seconds: float = 0.0
 
 
 class Cache:

@@ -312,7 +312,9 @@ def show(kernel_id: str, root: Path | None, as_json: bool, **chosen: Any) -> Non
         "key": unit.key,
         "source": unit.source,
         "facts": None if entry is None else asdict(entry.facts),
-        "compile": None if entry is None else {"seconds": entry.seconds, "peak_rss_mib": entry.peak_rss_mib},
+        "compile": None
+        if entry is None
+        else {"seconds": entry.seconds, "cpu_seconds": entry.cpu_seconds, "peak_rss_mib": entry.peak_rss_mib},
     }
     if as_json:
         click.echo(json.dumps(data, indent=1))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -62,7 +63,14 @@ def run(job: Job) -> None:
     except BuildError as error:
         raise CompileError(str(error), result.log) from error
     seconds = round(time.monotonic() - started, 3)
-    Cache(Path(job.cache)).store(Entry(job.key, facts, result.log, seconds, _peak_rss_mib(), result.cubin))
+    entry = Entry(job.key, facts, result.log, seconds, _peak_rss_mib(), result.cubin, _cpu_seconds())
+    Cache(Path(job.cache)).store(entry)
+
+
+def _cpu_seconds() -> float:
+    """Of this process from its start, and of the compiler where that is a process of its own."""
+    times = os.times()
+    return round(times.user + times.system + times.children_user + times.children_system, 3)
 
 
 def _peak_rss_mib() -> int:

@@ -1,7 +1,8 @@
 """What kernels cost to compile, as the cache has it: time, size, registers. Tables in Markdown; nothing is compiled.
 
-A kernel that the cache does not have is estimated from those that it has: of the same implementation and compile
-target, on a line through their times by head dim.
+Times are of the processor, so that a busy machine and other compiles at once change them little. A kernel that the
+cache does not have is estimated from those that it has: of the same implementation and compile target, on a line
+through their times by head dim.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ def entries(spec: Spec, variants: Iterable[Variant], declared: ToolchainSpec, ca
 
 
 def estimator(sample: Sequence[Variant], known: Entries) -> Callable[[Variant], float | None]:
-    """From a variant to the seconds that its compile takes by the kernels of `sample` that are known; None: unknown."""
+    """From a variant to the CPU time of its compile, in seconds, by the kernels of `sample` that are known."""
     groups: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for variant in sample:
-        if variant.id in known:
+        if variant.id in known and known[variant.id].cpu_seconds:
             key = (variant.impl.id, variant.target.name)
-            groups.setdefault(key, []).append((variant.head_dim, known[variant.id].seconds))
+            groups.setdefault(key, []).append((variant.head_dim, known[variant.id].cpu_seconds))
 
     def estimate(variant: Variant) -> float | None:
         points = groups.get((variant.impl.id, variant.target.name))
@@ -54,7 +55,11 @@ def estimator(sample: Sequence[Variant], known: Entries) -> Callable[[Variant], 
 
 @dataclass(frozen=True)
 class Row:
-    """Kernels of a pack, for one arch or (None) for all. `estimate` is None where one of them cannot be estimated."""
+    """Kernels of a pack, for one arch or (None) for all.
+
+    `known` of them are in the cache with their time: `seconds` in all, their cubins `size` bytes. `estimate` is of all
+    kernels, None where one of them cannot be estimated.
+    """
 
     pack: str
     arch: str | None
@@ -71,9 +76,9 @@ def rows(variants: Sequence[Variant], known: Entries, estimate: Callable[[Varian
     def row(pack: str, arch: str | None, of: list[Variant]) -> Row:
         guesses = [estimate(variant) for variant in of]
         total = None if None in guesses else sum(guess for guess in guesses if guess is not None)
-        have = [known[variant.id] for variant in of if variant.id in known]
+        have = [known[variant.id] for variant in of if variant.id in known and known[variant.id].cpu_seconds]
         size = sum(entry.facts.size for entry in have)
-        return Row(pack, arch, len(of), len(have), total, sum(entry.seconds for entry in have), size)
+        return Row(pack, arch, len(of), len(have), total, sum(entry.cpu_seconds for entry in have), size)
 
     found = []
     for pack in dict.fromkeys(variant.pack for variant in variants):
@@ -86,7 +91,9 @@ def rows(variants: Sequence[Variant], known: Entries, estimate: Callable[[Varian
 
 def plan_table(spec: Spec, found: Sequence[Row], wheels: Path | None = None) -> str:
     """Markdown of `rows`. `wheels` is a folder of wheels, whose sizes are put beside those of their packs."""
-    lines = ["| pack | arch | kernels | estimated s | measured s | of kernels | cubins MB | wheel MB | budget MB |"]
+    lines = [
+        "| pack | arch | kernels | estimated CPU s | measured CPU s | of kernels | cubins MB | wheel MB | budget MB |"
+    ]
     lines.append("|---|---|---|---|---|---|---|---|---|")
     for row in found:
         pack = spec.packs[row.pack]
@@ -109,8 +116,8 @@ def _wheel_mb(folder: Path | None, distribution: str) -> str:
 
 def compiler_table(variants: Sequence[Variant], first: Entries, second: Entries) -> str:
     """Markdown: what the second compiler makes of the kernels that both have, against the first, a line each impl."""
-    head = "| impl | arch | kernels | cubin size | registers: fewer, same, more | from, to | spill bytes | seconds |"
-    lines = [head, "|---|---|---|---|---|---|---|---|"]
+    head = "| impl | arch | kernels | cubin size | registers: fewer, same, more | from, to | spill bytes |"
+    lines = [head, "|---|---|---|---|---|---|---|"]
     both = [variant for variant in variants if variant.id in first and variant.id in second]
     groups = dict.fromkeys((variant.impl.id, variant.arch.name) for variant in both)
     for impl, arch in [*groups, ("all", "")]:
@@ -121,9 +128,8 @@ def compiler_table(variants: Sequence[Variant], first: Entries, second: Entries)
         sizes = [sum(entry.facts.size for entry in side) for side in zip(*pairs, strict=True)]
         steps = [b.facts.registers - a.facts.registers for a, b in pairs]
         spills = [sum(entry.facts.spill_bytes for entry in side) for side in zip(*pairs, strict=True)]
-        seconds = [sum(entry.seconds for entry in side) for side in zip(*pairs, strict=True)]
         counts = f"{sum(s < 0 for s in steps)}, {sum(s == 0 for s in steps)}, {sum(s > 0 for s in steps)}"
         span = f"{min(steps):+d}, {max(steps):+d}"
         cells = (impl, arch, len(of), f"{sizes[1] / sizes[0]:.3f}", counts, span)
-        lines.append(f"| {' | '.join(map(str, cells))} | {spills[0]}, {spills[1]} | {seconds[1] / seconds[0]:.2f} |")
+        lines.append(f"| {' | '.join(map(str, cells))} | {spills[0]}, {spills[1]} |")
     return "\n".join(lines) + "\n"

@@ -158,6 +158,11 @@ class FakeLauncher:
         want_lse: bool,
     ) -> Any:
         self.prepared.append((kernel, image(), problem))
+        # as the launcher's CheckMask
+        own = query.dtype
+        fits = {"none": None, "boolean": torch.bool, "additive": own, "additive_f32": torch.float32}
+        assert (None if attn_mask is None else attn_mask.dtype) == fits[problem.mask_kind]
+        assert ("bias32" in kernel.features) == (problem.mask_kind == "additive_f32")
         expected = [(t.shape, t.stride(), t.dtype) for t in (query, key, value)]
 
         def launch(
@@ -165,6 +170,7 @@ class FakeLauncher:
         ) -> Any:
             if [(t.shape, t.stride(), t.dtype) for t in (query, key, value)] != expected:
                 return None
+            assert (None if attn_mask is None else attn_mask.dtype) == fits[problem.mask_kind]
             self.launched.append((query, key, value, attn_mask, philox))
             out, lse = reference.attention(
                 query,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 import weakref
 from dataclasses import replace
@@ -125,6 +126,21 @@ def test_masks_reach_the_launcher_expanded_and_in_a_dtype_that_it_reads(runtime,
         assert given.shape == (1, 4, 9, 12) and given.dtype == torch.bfloat16 and torch.isfinite(given).all()
         torch.testing.assert_close(out, reference.attention(q, k, v, mask)[0])
     assert "attn_mask is converted from float32 to torch.bfloat16" in explain(runtime, q, k, v, mask).copies[0]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["float32", "own", "bool"])))
+def test_kinds_of_masks_that_one_kernel_serves_do_not_disturb_each_other(runtime, launcher, order):
+    """They share a choice of kernel; only float32 masks are converted."""
+    q, k, v = tensors()
+    allowed = torch.rand(9, 12) > 0.4
+    allowed[:, 0] = True
+    masks = {"float32": torch.randn(9, 12), "own": torch.randn(9, 12).bfloat16(), "bool": allowed}
+    for kind in order + order:
+        rounded = masks[kind].bfloat16() if kind == "float32" else masks[kind]
+        want = reference.attention(q, k, v, rounded)[0]
+        assert torch.equal(attend(runtime, q, k, v, masks[kind]), want), kind
+        assert bool(explain(runtime, q, k, v, masks[kind]).copies) == (kind == "float32")
+    assert {row.id for row, *_ in launcher.prepared} == {kernel(features=("bias",)).id}
 
 
 def test_dropout_takes_its_stream_from_torchs_generator(runtime, launcher):

@@ -43,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"note: {note}", file=sys.stderr)
     rows = []
     budget = timing.QUICK if options.quick or not cuda else timing.FULL
+    if options.rest is not None and cuda:
+        budget = timing.rested(options.rest)
     family = REQUIRED_FAMILY.get(options.cuda_impl)
     cases = list(build_cases(options.tasks, options.head_dims, options.dtypes, options.sizes, options.causal))
     with warnings.catch_warnings():

@@ -28,6 +28,7 @@ class Options:
     sizes: Sizes
     causal: bool
     quick: bool
+    rest: float | None
     peers: bool
     verbose: bool
     json: pathlib.Path | None
@@ -57,6 +58,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--causal", action="store_true", help="make every case causal but attn-mask")
     add("--peers", action="store_true", help="measure each SDPA kernel and the attention libraries installed beside")
     add("--quick", action="store_true", help="small sizes and few repeats: a check, not a measurement")
+    add("--rest", type=float, metavar="S", help="idle S seconds before each measurement, and measure a few calls")
     add("--verbose", action="store_true", help="print each case's route, times and errors as it ends")
     add("--json", type=pathlib.Path, metavar="FILE", help="write everything measured as JSON")
     add("--markdown", type=pathlib.Path, metavar="FILE", help="write the table and the environment as Markdown")
@@ -77,6 +79,10 @@ def parse_options(argv: Sequence[str], cuda: bool) -> Options:
             parser.error(f"--{name}: {path}: the folder {path.resolve().parent} does not exist")
     if args.cuda_impl != "auto" and args.fwd_backend != "cuda":
         parser.error(f"--cuda-impl {args.cuda_impl} needs --fwd-backend cuda, not {args.fwd_backend}")
+    if args.rest is not None and not 0 < args.rest < 60:
+        parser.error(f"--rest {args.rest}: allowed are seconds above 0 and below 60")
+    if args.rest is not None and args.quick:
+        parser.error("--rest and --quick are two ways to measure less; give one")
     notes: list[str] = []
     sizes, default_dims = _defaults(cuda, args.quick)
     sizes = _apply(sizes, args)
@@ -102,6 +108,7 @@ def parse_options(argv: Sequence[str], cuda: bool) -> Options:
         sizes=sizes,
         causal=args.causal,
         quick=args.quick,
+        rest=args.rest,
         peers=args.peers,
         verbose=args.verbose,
         json=args.json,
