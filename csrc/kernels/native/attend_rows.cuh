@@ -41,8 +41,8 @@ __device__ __forceinline__ void attend_rows(const abi::AttentionParams& p, const
 #pragma unroll
     for (int step = 0; step < T::kSteps; ++step) {
       const u32 k = ring.next(tile, step);
-      mma_qk<T>(s, lanes, boxes + T::kQOffset + step * T::kStepBoxes * (T::kTileM * kBoxRowBytes), k, step, drawing);
-      ring.release(tile, step);
+      const u32 q = boxes + T::kQOffset + step * T::kStepBoxes * (T::kTileM * kBoxRowBytes);
+      ring.release(tile, step, mma_qk<T>(s, lanes, q, k, step, drawing));
     }
 
     const auto keep = drawing.finish();
@@ -59,8 +59,7 @@ __device__ __forceinline__ void attend_rows(const abi::AttentionParams& p, const
 #pragma unroll
     for (int step = 0; step < T::kSteps; ++step) {
       const u32 v = ring.next(tile, T::kSteps + step);
-      mma_pv<T>(o, weights, lanes, v, step);
-      ring.release(tile, T::kSteps + step);
+      ring.release(tile, T::kSteps + step, mma_pv<T>(o, weights, lanes, v, step));
     }
   }
   ring.drain();

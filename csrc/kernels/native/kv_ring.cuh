@@ -1,9 +1,10 @@
 // The stream of K and V boxes of one block: for every tile of keys the steps of K, then the steps of V.
 //
 // A step is kStepBoxes boxes of [kTileN keys][64 columns]. The consumer calls `next(tile, step)` once a step, which
-// gives the shared address of the step's first box, `release(tile, step)` when it has read the step, and `drain()`
-// after the last tile, when nothing may be written to shared memory any more. The rings of tma_ring.cuh have the same
-// three.
+// gives the shared address of the step's first box, `release(tile, step, last_read)` when it has read the step, with a
+// value that needs what it read last, and `drain()` after the last tile, when nothing may be written to shared memory
+// any more.
+// The rings of tma_ring.cuh have the same three.
 #pragma once
 
 #include "abi/attention_params.h"
@@ -37,7 +38,7 @@ class CpAsyncRing {
     return ring_ + slot_;
   }
 
-  __device__ __forceinline__ void release(int, int) {}  // the barrier of the following `next` says so
+  __device__ __forceinline__ void release(int, int, u32) {}  // the barrier of the following `next` says so
 
   __device__ __forceinline__ void drain() { ptx::cp_async_wait<0>(); }
 

@@ -111,9 +111,13 @@ class TmaReader {
     if constexpr (T::kAnyBias) ptx::cp_async_wait<0>();
   }
 
-  __device__ __forceinline__ void release(int tile, int step) const {
+  // Nothing else would make the arrival wait for the reads before it: they take another way through the multiprocessor,
+  // and the copy engine has been seen to overwrite what was still to be read. So the arrival's address depends on what
+  // was read last, by a number that is always 0; the reads of a warp come back in order.
+  __device__ __forceinline__ void release(int tile, int step, u32 last_read) const {
     __syncwarp();
-    if (ptx::elect_one()) slots_.empty(RingPlace<T>(tile, step).slot).arrive();
+    const ptx::Mbarrier empty = slots_.empty(RingPlace<T>(tile, step).slot);
+    if (ptx::elect_one()) ptx::Mbarrier{empty.address + (last_read & blockIdx.z)}.arrive();
   }
 
   __device__ __forceinline__ void drain() const {}  // no more is asked for than is read
