@@ -15,7 +15,7 @@ struct SeesawBarriers {
 
   // The same between the blocks of a pair.
   ptx::Mbarrier peer_max;   // the peer's row maxima have come
-  ptx::Mbarrier peer_done;  // the peer has read its P, where this block writes
+  ptx::Mbarrier peer_done;  // the peer has read its P: what came from this block, and where the next goes
   ptx::Mbarrier peer_p;     // the peer's P has come
 
   __device__ __forceinline__ explicit SeesawBarriers(u32 address)

@@ -225,6 +225,13 @@ struct SeesawConsumer {
     if constexpr (Plan::kBlocks > 1) ptx::warp_arrive_peer(ptx::peer_address(barriers.peer_done.address, peer));
   }
 
+  // Until P of `step` may be written. A pair waits for the peer as well, which has then read the P of the step before
+  // that came from here: the copy that carried it is over, and the next one finds the peer's place free.
+  __device__ __forceinline__ void wait_pv_done(int step) const {
+    barriers.pv_done.wait(step & 1);
+    if constexpr (Plan::kBlocks > 1) barriers.peer_done.wait(step & 1);
+  }
+
   __device__ __forceinline__ void wait_p(int step) const {
     barriers.p_ready.wait(step & 1);
     if constexpr (Plan::kBlocks > 1) barriers.peer_p.wait(step & 1);
@@ -258,8 +265,8 @@ struct SeesawConsumer {
         report_pv_done();
       } else {
         release_before<kQk + kSlot>();
-        if constexpr (kSlot == 1) {
-          barriers.pv_done.wait((step - 1) & 1);
+        if constexpr (kSlot == Plan::kStorePSlot) {
+          wait_pv_done(step - 1);
           store_p();
         }
         constexpr int kParts = Plan::kKSlots - 1;
@@ -332,7 +339,7 @@ struct SeesawConsumer {
       ptx::pin_accumulators<kOutputs>(o);
       if (work.steps > 1) release_before<kLast>();
       report_pv_done();
-      barriers.pv_done.wait((work.steps - 1) & 1);
+      wait_pv_done(work.steps - 1);
       store_p();
       rescale_output<0, kOutputs>();
       wait_p(work.steps - 1);

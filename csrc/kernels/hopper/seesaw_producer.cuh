@@ -83,8 +83,7 @@ __device__ __forceinline__ void carry_p_to_peer(const SeesawBarriers& barriers, 
   for (int step = 0; step < work.steps; ++step) {
     if (step > 0) barriers.peer_p.wait((step - 1) & 1);  // else the arrival would count for the phase before
     barriers.peer_p.arrive_expect(Plan::kBlockPBytes);
-    barriers.p_ready.wait(step & 1);
-    barriers.peer_done.wait(step & 1);
+    barriers.p_ready.wait(step & 1);  // so the consumers have waited for peer_done
     ptx::copy_to_peer(peer_p, own_p, Plan::kBlockPBytes, peer_full);
   }
 }
