@@ -34,7 +34,7 @@ struct Seesaw {
 
   // Each role computes it: what lives across the roles would have to fit into the producer's registers.
   static __device__ __forceinline__ TileWork work_of_block(const abi::AttentionParams& a) {
-    return TileWork::of_tile<HeadGroup::cached, Plan::kRows, Plan::kKeys>(a, a.q_tiles / Plan::kBlocks,
+    return TileWork::of_tile<HeadGroup::cached, Plan::kRows, Plan::kKeys, Variant::kBias>(a, a.q_tiles / Plan::kBlocks,
                                                                           blockIdx.x / Plan::kBlocks);
   }
 
@@ -74,7 +74,7 @@ struct Seesaw {
       const int warpgroup = warp / 4 - 1;
       const int part = block * 2 + warpgroup;
       const int row = warp % 4 * 16 + threadIdx.x % 32 / 4;
-      SeesawConsumer<Element, Plan, Ring> consumer{
+      SeesawConsumer<Element, Plan, Ring, Variant::kBias> consumer{
           params.a,
           work,
           barriers,
@@ -88,7 +88,8 @@ struct Seesaw {
           part,
           peer,
           row,
-          ColumnLimit(work.query_row, work.query_row + row, params.a.kv_len, params.a.causal, params.a.causal_offset)};
+          ColumnLimit(work.query_row, work.query_row + row, params.a.kv_len, !Variant::kBias && params.a.causal,
+                      params.a.causal_offset)};
       consumer.run();
     }
   }
