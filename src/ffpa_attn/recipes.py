@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 MAX_BLOCKS = 2**31 - 1
 MAX_BOX_ROWS = 256
+# By recipe: the bytes on which the rows of a mask start, its columns dense, for kernels that read no other masks.
+MASK_ALIGNMENT = {"wgmma": 16}
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ class LaunchSpec:
     """One kernel launch.
 
     ``grid`` in blocks; ``boxes`` of the tensor maps of Q, K and V, or none; ``q_tiles`` query tiles a head, a multiple
-    of the kernel's cluster; ``splits`` parts of the keys, of ``kv_per_split`` keys each (a multiple of ``tile_n``).
+    of the kernel's cluster; ``splits`` parts of the keys, of ``kv_per_split`` keys each (a multiple of ``tile_n``);
+    ``mask_alignment`` as in ``MASK_ALIGNMENT``, 1 for a kernel that reads any mask.
     """
 
     grid: tuple[int, int, int]
@@ -38,6 +41,7 @@ class LaunchSpec:
     q_tiles: int
     splits: int
     kv_per_split: int
+    mask_alignment: int = 1
 
 
 def _ceil_to(value: int, multiple: int) -> int:
@@ -142,6 +146,7 @@ RECIPES: dict[str, Callable[[KernelInfo, Problem, DeviceInfo], LaunchSpec]] = {
     "split_d_tma": tiled_tma,
     "persist_d": tiled,
     "persist_d_tma": tiled_tma,
+    "wgmma": tiled_tma,
     "split_kv": split_kv,
     "merge": merge,
 }
@@ -158,4 +163,4 @@ def launch_spec(kernel: KernelInfo, problem: Problem, device: DeviceInfo) -> Lau
             f"kernel {kernel.id}: recipe {kernel.recipe!r} is not one of {', '.join(sorted(RECIPES))}; "
             "install ffpa-core and the pack in one version"
         )
-    return recipe(kernel, problem, device)
+    return replace(recipe(kernel, problem, device), mask_alignment=MASK_ALIGNMENT.get(kernel.recipe, 1))

@@ -10,6 +10,7 @@ from .backends import Backend, CUDABackend, Hint, ReferenceBackend, SDPABackend
 from .config import SMALL_D_VARIABLE
 from .gates import Gates
 from .packs import Pack, PackSet
+from .recipes import MASK_ALIGNMENT
 from .remedy import Missing, remedy
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 # Optional kernel features that change what a kernel computes; a kernel serves a call that needs exactly its own.
 CALL_FEATURES = frozenset({"bias", "bias32", "dropout"})
 _MASK_FEATURE = {"none": None, "boolean": "bias", "additive": "bias", "additive_f32": "bias32"}
+_MASK_FEATURES = frozenset({"bias", "bias32"})
 # Recipes whose kernels split the keys over blocks and need a merge kernel after them.
 SPLITTING_RECIPES = frozenset({"split_kv"})
 # CuTe kernels are compiled for multiples of this; others of the specification go to the native family.
@@ -205,6 +207,7 @@ class _Wanted:
     hint: Hint
     kind: str  # "prefill" or "decode"
     features: frozenset[str]
+    mask_alignment: int
 
     @classmethod
     def of(cls, problem: Problem, device: DeviceInfo, backend: CUDABackend, gates: Gates, cast_mask: bool) -> _Wanted:
@@ -212,7 +215,8 @@ class _Wanted:
         dropout = "dropout" if problem.dropout_p > 0.0 else None
         features = frozenset(f for f in (mask, dropout) if f is not None)
         kind = "decode" if problem.q_len < gates.decode_q_len else "prefill"
-        return cls(problem.dtype, problem.head_dim, device, backend, backend.hint, kind, features)
+        alignment = 0 if cast_mask else problem.mask_alignment  # a copy has strides of its own
+        return cls(problem.dtype, problem.head_dim, device, backend, backend.hint, kind, features, alignment)
 
     def refuses(self, kernel: KernelInfo) -> str | None:
         """Why `kernel` cannot run the problem, or None."""
@@ -230,6 +234,8 @@ class _Wanted:
         features = CALL_FEATURES.intersection(kernel.features)
         if features != self.features:
             return f"features {_names(features)}, needed are {_names(self.features)}"
+        if self.features & _MASK_FEATURES and self.mask_alignment < MASK_ALIGNMENT.get(kernel.recipe, 0):
+            return f"reads masks with dense columns and rows that start on {MASK_ALIGNMENT[kernel.recipe]} bytes"
         if kernel.smem_bytes > self.device.smem_block_optin:
             return f"needs {kernel.smem_bytes} bytes of shared memory a block, {self.device.name} has " + str(
                 self.device.smem_block_optin
