@@ -57,8 +57,8 @@ struct Bm128Producer {
   __device__ __forceinline__ void run() {
 #pragma unroll 1
     for (TileSequence sequence(params.a); !sequence.at_end(); sequence.advance()) {
-      const TileWork work =
-          TileWork::of_tile<Plan::kHeadGroup, Plan::kRows, Plan::kKeys, Plan::kMasked>(params.a, params.a.q_tiles, sequence.index);
+      const TileWork work = TileWork::of_tile<Plan::kHeadGroup, Plan::kRows, Plan::kKeys, Plan::kMasked>(
+          params.a, params.a.q_tiles, sequence.index);
 #pragma unroll 1
       for (int step = 0; step <= work.steps; ++step) {
         if (step < work.steps) load_keys(params.k_map, work, step);
@@ -330,7 +330,8 @@ struct Bm128 {
       } else if (Plan::kMasked && warp > Plan::kConsumerThreads / 32) {
         const int warpgroup = warp - Plan::kConsumerThreads / 32 - 1;  // the loader's, if there are so many
         if (warpgroup < Plan::kWarpgroups) {
-          MaskLoader<Plan> loader{params.a, RingWriter<Plan::kMaskSlots, Plan::kMaskBytes>(mask_ring(base, warpgroup)), warpgroup};
+          MaskLoader<Plan> loader{params.a, RingWriter<Plan::kMaskSlots, Plan::kMaskBytes>(mask_ring(base, warpgroup)),
+                                  warpgroup};
           loader.run();
         }
       }

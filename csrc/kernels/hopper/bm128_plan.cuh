@@ -5,8 +5,8 @@
 
 namespace ffpa::hopper {
 
-// Head dims 64..320: each consumer warpgroup owns 64 query rows and all of O's columns. With a mask tensor its tiles take
-// shared memory from K and V, and at 128 and 256 keys from a step.
+// Head dims 64..320: each consumer warpgroup owns 64 query rows and all of O's columns. With a mask tensor its tiles
+// take shared memory from K and V, and at 128 and 256 keys from a step.
 template <int kHeadDim, bool kMaskTensor>
 struct Bm128Plan {
   static_assert(kHeadDim % 64 == 0 && kHeadDim >= 64 && kHeadDim <= 320, "64-column groups, O within registers");
@@ -44,7 +44,8 @@ struct Bm128Plan {
   static constexpr int kBlockBytes = 232448;  // what a block can have on sm_90
   static constexpr int kQBytes = kColumnGroups * kQGroupBytes;
   static constexpr int kSlotBytes = kColumnGroups * kKvGroupBytes;
-  static constexpr int kFittingSlots = (kBlockBytes - kQBytes - kMaskSlots * kMaskBytes * kWarpgroups - 256) / kSlotBytes;
+  static constexpr int kFittingSlots =
+      (kBlockBytes - kQBytes - kMaskSlots * kMaskBytes * kWarpgroups - 256) / kSlotBytes;
   static constexpr int kSlots = kFittingSlots < 8 ? kFittingSlots : 8;
   static constexpr int kRingOffset = kQBytes;
   static constexpr int kMaskOffset = kRingOffset + kSlots * kSlotBytes;

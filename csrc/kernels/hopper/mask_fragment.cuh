@@ -6,8 +6,8 @@
 
 namespace ffpa::hopper {
 
-// For kScores scores a thread: columns 8 * i + 2 * (lane % 4) (+ 1) of rows `row` and `row` + 8. The loads are under way
-// when `load` returns; the registers are those that P leaves free between its store and the next softmax.
+// For kScores scores a thread: columns 8 * i + 2 * (lane % 4) (+ 1) of rows `row` and `row` + 8. The loads are under
+// way when `load` returns; the registers are those that P leaves free between its store and the next softmax.
 template <class Element, int kScores>
 struct MaskFragment {
   u32 pairs[kScores / 2];  // as the scores lie

@@ -8,8 +8,8 @@
 
 namespace ffpa::hopper {
 
-// The mask of one head, of elements as wide as Bits: u8 (boolean) or u16 (additive, the query's type). Columns are dense
-// and rows start on 16 bytes; the route gives other masks to other kernels.
+// The mask of one head, of elements as wide as Bits: u8 (boolean) or u16 (additive, the query's type). Columns are
+// dense and rows start on 16 bytes; the route gives other masks to other kernels.
 template <class Bits>
 struct HeadMask {
   const Bits* first;  // row 0, column 0
@@ -22,8 +22,8 @@ struct HeadMask {
   __device__ __forceinline__ const Bits* at(int row, int column) const { return first + row * row_stride + column; }
 };
 
-// Two neighbouring scores of a row, raw dot products, become scale * score + mask. `pair` holds two elements of the mask,
-// the lower column in its low byte or half.
+// Two neighbouring scores of a row, raw dot products, become scale * score + mask. `pair` holds two elements of the
+// mask, the lower column in its low byte or half.
 template <class Element, class Bits>
 __device__ __forceinline__ void mask_pair(float& x, float& y, u32 pair, float scale) {
   if constexpr (sizeof(Bits) == 1) {

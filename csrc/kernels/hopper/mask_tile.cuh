@@ -10,8 +10,8 @@
 
 namespace ffpa::hopper {
 
-// 64 rows x kKeys elements, row after row. The 16-byte units of a row are permuted so that those which eight rows hold at
-// the same place lie in different banks.
+// 64 rows x kKeys elements, row after row. The 16-byte units of a row are permuted so that those which eight rows hold
+// at the same place lie in different banks.
 template <class Bits, int kKeys>
 struct MaskTile {
   static constexpr int kRows = 64;

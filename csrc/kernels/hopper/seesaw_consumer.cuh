@@ -42,8 +42,8 @@ struct SeesawConsumer {
   u32 packed_p[kScores / 2];
   MaskFragment<Element, kScores> mask;
   float maximum[2] = {Units::kMaxFloor, Units::kMaxFloor};  // in Units
-  float sum[2] = {0.f, 0.f};                  // of this warpgroup's keys
-  float rescale[2];                           // what the step multiplies O with
+  float sum[2] = {0.f, 0.f};                                // of this warpgroup's keys
+  float rescale[2];                                         // what the step multiplies O with
   float scaled_max[2];
 
   // ---- tensor-core work of one slot. kPlace: how many slots of the ring were read before it, counted from the start

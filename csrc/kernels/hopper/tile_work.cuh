@@ -34,8 +34,8 @@ struct TileWork {
 
   // Tile `index` of q_tiles x heads x batch, q_tiles of kTileRows queries. Without any mask the query tiles of a head
   // follow each other, so that blocks which run together share K and V. Causal tiles are of unequal length: within a
-  // group of heads all heads' longest tiles come first. Within a group, too, heads share the rows of a mask tensor; with
-  // one a call is never causal.
+  // group of heads all heads' longest tiles come first. Within a group, too, heads share the rows of a mask tensor;
+  // with one a call is never causal.
   template <HeadGroup kGroup, int kTileRows, int kStepKeys, bool kMasked>
   static __device__ __forceinline__ TileWork of_tile(const abi::AttentionParams& a, u32 q_tiles, u32 index) {
     u32 head_index;
