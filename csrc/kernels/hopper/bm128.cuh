@@ -317,7 +317,7 @@ struct Bm128 {
       q_barriers.full.init(1);
       q_barriers.empty.init(4 * Plan::kWarpgroups);
       ring.init(4 * Plan::kWarpgroups);
-      for (int i = 0; Plan::kMasked && i < Plan::kWarpgroups; ++i) mask_ring(base, i).init(4, 32);
+      for (int i = 0; Plan::kMasked && i < Plan::kWarpgroups; ++i) mask_ring(base, i).init(128, 32);
       ptx::fence_mbarrier_init();
     }
     __syncthreads();

@@ -58,7 +58,8 @@ struct MaskLoader {
     }
   }
 
-  // Copies go 16 bytes at a time, eight lanes a row. Columns past the last become zero.
+  // Copies go 16 bytes at a time, eight lanes a row. What does not exist becomes zero: leftovers in rows that nobody
+  // reads could still be so large as to change how the warp rounds.
   template <class Bits>
   __device__ __forceinline__ void load_steps(const TileWork& work) {
     using Tile = MaskTile<Bits, Plan::kKeys>;
@@ -66,7 +67,7 @@ struct MaskLoader {
     const int row = threadIdx.x % 32 / 8;
     const int unit = threadIdx.x % 8;
     const int query = work.query_row + 64 * warpgroup + row;
-    const int rows = min(a.q_len - query, 64 - row);  // from the lane's first on
+    const int rows = a.q_len - query;  // from the lane's first on
     int key = work.first_key(0, Plan::kKeys);
     const Bits* from = HeadMask<Bits>(a, work).at(query, key + unit * kUnitKeys);
 #pragma unroll 1
@@ -75,16 +76,17 @@ struct MaskLoader {
       const Bits* source = from;
       u32 target = writer.address() + Tile::unit(row, unit);
 #pragma unroll 1
-      for (int down = 0; down < rows; down += 4) {
+      for (int down = 0; down < Tile::kRows; down += 4) {
 #pragma unroll
         for (int right = 0; right < Tile::kUnits; right += 8) {
           const int bytes = (a.kv_len - key - (right + unit) * kUnitKeys) * static_cast<int>(sizeof(Bits));
           if (right + 8 <= Tile::kUnits || unit < Tile::kUnits - right) {
-            ptx::cp_async_16_partial(target + right * 16, source + right * kUnitKeys, max(0, min(bytes, 16)));
+            ptx::cp_async_16_partial(target + right * 16, source + right * kUnitKeys,
+                                     down < rows ? max(0, min(bytes, 16)) : 0);
           }
         }
         source += 4 * a.mask_stride.row;
-        target = (target ^ Tile::kClash * 8) + 4 * Tile::kRowBytes;  // the permutation of the row 4 further down
+        target = (target ^ Tile::kClash / 2 * 16) + 4 * Tile::kRowBytes;  // the permutation of the row 4 further down
       }
       ptx::cp_async_arrive(writer.full().address);
       writer.advance();
@@ -93,7 +95,7 @@ struct MaskLoader {
   }
 };
 
-// A consumer's view of its warpgroup's ring.
+// A consumer's view of its warpgroup's ring. `empty` counts one arrival of each thread, which racecheck understands.
 template <class Element, class Plan>
 struct MaskReader {
   SlotRing<Plan::kMaskSlots, Plan::kMaskBytes> ring;
@@ -111,7 +113,7 @@ struct MaskReader {
     } else {
       apply_additive<kScores>(s, address, a.scale);
     }
-    ring.empty(slot).warp_arrive();
+    ring.empty(slot).arrive();
   }
 
  private:

@@ -138,7 +138,7 @@ struct SeesawConsumer {
         }
       }
     }
-    barriers.max_ready.warp_arrive();
+    barriers.max_ready.arrive();
   }
 
   __device__ __forceinline__ void wait_published(int phase) const {
@@ -229,7 +229,7 @@ struct SeesawConsumer {
       }
     }
     ptx::fence_async_shared();
-    barriers.p_ready.warp_arrive();
+    barriers.p_ready.arrive();
   }
 
   template <int kFrom, int kTo>

@@ -15,11 +15,11 @@ struct SlotRing {
   __device__ __forceinline__ ptx::Mbarrier empty(int slot) const { return {barriers + 8 * (kSlots + slot)}; }
   __device__ __forceinline__ u32 address(int slot) const { return data + slot * kSlotBytes; }
 
-  // By one thread, before a block barrier. `fillers` arrive at `full`.
-  __device__ __forceinline__ void init(int consumer_warps, int fillers = 1) const {
+  // By one thread, before a block barrier: how many arrivals each `empty` and each `full` counts.
+  __device__ __forceinline__ void init(int readers, int fillers = 1) const {
     for (int slot = 0; slot < kSlots; ++slot) {
       full(slot).init(fillers);
-      empty(slot).init(consumer_warps);
+      empty(slot).init(readers);
     }
   }
 };
