@@ -175,8 +175,9 @@
                 }
                 ''
                   export PYTHONPATH=${self}/src PYTHONDONTWRITEBYTECODE=1
-                  python -m ffpa_build.distributions check
-                  python -m ffpa_build.recipe check
+                  for made in distributions recipe workflows flags_page; do
+                    python -m "ffpa_build.$made" check
+                  done
                   touch "$out"
                 '';
             packs =

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -34,13 +36,16 @@ HAS_TORCH = sys.prefix == sys.base_prefix and importlib.util.find_spec("torch") 
 SEE_TORCH = ["--system-site-packages"] if HAS_TORCH else []
 
 
+TOOLCHAINS = {
+    path.stem: tomllib.loads(path.read_text(encoding="utf-8"))
+    for path in sorted((ROOT / "variants" / "toolchains").glob("*.toml"))
+}
+DEFAULT_TOOLCHAIN = next(name for name, toolchain in TOOLCHAINS.items() if toolchain.get("default"))
+
+
 def compiler() -> list[str]:
     """The pinned requirements of the default toolchain; wheel builds ask for them on their own."""
-    for path in sorted((ROOT / "variants" / "toolchains").glob("*.toml")):
-        toolchain = tomllib.loads(path.read_text(encoding="utf-8"))
-        if toolchain.get("default"):
-            return list(toolchain["requirements"])
-    raise LookupError("variants/toolchains: no file has default = true")
+    return list(TOOLCHAINS[DEFAULT_TOOLCHAIN]["requirements"])
 
 
 def group(name: str) -> list[str]:
@@ -65,6 +70,59 @@ def wheels(session: nox.Session) -> None:
     """Wheels of every distribution, into dist/; options of ci/wheels.py go after `--`."""
     session.install(*group("wheels"))
     session.run("python", "ci/wheels.py", "--out", str(DIST), *session.posargs)
+
+
+@nox.session
+def release(session: nox.Session) -> None:
+    """Sdists and wheels of a release, into dist/release/<toolchain>, checked, built without network.
+
+    After `--` come the options of ci/release.py (--toolchain nvrtc-13.0, --preset ci, --out DIR ...), and --files DIR
+    for a folder with the files of the lock, which are downloaded otherwise.
+    """
+    parser = argparse.ArgumentParser(prog="nox -s release --", allow_abbrev=False, add_help=False)
+    parser.add_argument("--toolchain", default=DEFAULT_TOOLCHAIN)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--files", type=Path)
+    options, rest = parser.parse_known_args(session.posargs)
+    lock = lock_of(session, options.toolchain)
+    locked = ["--require-hashes", "--only-binary", ":all:", "--requirement", str(lock)]
+    if options.files is None:
+        files = Path(session.create_tmp(), lock.stem).resolve()
+        session.run("python", "-m", "pip", "download", "--quiet", "--dest", str(files), *locked)
+    else:
+        files = options.files.resolve()
+    # From here on pip has these files and nothing else.
+    only = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": files.as_uri()}
+    session.install(*locked, env=only)
+    out = options.out or DIST / "release" / options.toolchain
+    if options.out is None:
+        shutil.rmtree(out, ignore_errors=True)
+    command = ["python", "ci/release.py", "--toolchain", options.toolchain, "--out", str(out), *rest]
+    session.run(*without_network(session), *command, env=only, external=True)
+
+
+def lock_of(session: nox.Session, toolchain: str) -> Path:
+    """The lock of a toolchain: ffpa_build.locks says the same, but nox need not have what it imports."""
+    locked = {name: f"cuda{row['version'].split('.')[0]}" for name, row in TOOLCHAINS.items() if row["kind"] == "nvrtc"}
+    if toolchain not in locked:
+        session.error(f"--toolchain {toolchain}: a release is built with one of: {', '.join(locked)}")
+    return ROOT / "ci" / "locks" / f"{locked[toolchain]}.txt"
+
+
+def without_network(session: nox.Session) -> list[str]:
+    """What to put before a command so that it has no network; nothing, with a word, where that cannot be had."""
+    command = ["unshare", "--net", "--map-root-user"]
+    if shutil.which("unshare") and subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0:
+        return command
+    session.warn("the network cannot be taken away here; pip is told to use none (PIP_NO_INDEX)")
+    return []
+
+
+@nox.session
+def lock(session: nox.Session) -> None:
+    """Makes ci/locks/ anew from the tables; what is locked stays as long as it is allowed."""
+    session.install(*group("lock"), *group("build"))
+    session.run("python", "-m", "ffpa_build.locks", "write", env={"PYTHONPATH": "src"})
 
 
 @nox.session
@@ -104,7 +162,8 @@ def gpu(session: nox.Session) -> None:
     shutil.rmtree(site, ignore_errors=True)
     session.install("--no-deps", "--target", str(site), *map(str, sorted(out.glob("*.whl"))))
     paths = {"PYTHONPATH": f"{site}{os.pathsep}{ROOT / 'src'}"}
-    session.run("python", "-m", "pytest", "-m", "gpu", "-o", "pythonpath=", *session.posargs, env=paths)
+    built = f"--built=dev:{arch}"
+    session.run("python", "-m", "pytest", "-m", "gpu", "-o", "pythonpath=", built, *session.posargs, env=paths)
 
 
 @nox.session(venv_params=SEE_TORCH)
@@ -121,6 +180,7 @@ def lint(session: nox.Session) -> None:
     session.run("python", "-m", "ffpa_build.flags_page", "check", env={"PYTHONPATH": "src"})
     session.run("python", "-m", "ffpa_build.recipe", "check", env={"PYTHONPATH": "src"})
     session.run("python", "-m", "ffpa_build.workflows", "check", env={"PYTHONPATH": "src"})
+    session.run("python", "-m", "ffpa_build.locks", "check", env={"PYTHONPATH": "src"})
 
 
 def port(session: nox.Session, name: str) -> None:
@@ -163,9 +223,48 @@ def wheel_variants(session: nox.Session) -> None:
 
 @nox.session
 def flake(session: nox.Session) -> None:
-    """The Nix flake, evaluated against a stub of nixpkgs; skipped, with a word, where Nix is not installed."""
+    """The Nix flake, evaluated against a stub of nixpkgs; installs Debian's nix-bin where it may."""
+    ensure_programs(session, {"nix": "nix-bin"})
     session.install(*group("test"))
     session.run("python", "-m", "pytest", "-rs", "tests/packaging/test_flake.py", *session.posargs)
+
+
+@nox.session
+def cross(session: nox.Session) -> None:
+    """The launcher compiled for Linux on aarch64 and for Windows; installs Debian's cross compilers where it may."""
+    ensure_programs(
+        session,
+        {
+            "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
+            "x86_64-w64-mingw32-g++-posix": "g++-mingw-w64-x86-64-posix",
+            "/usr/lib/wine/wine64": "wine64",
+        },
+    )
+    session.install(*group("test"))
+    session.run("python", "-m", "pytest", "-rs", "tests/packaging/test_other_platforms.py", *session.posargs)
+
+
+def ensure_programs(session: nox.Session, packages: dict[str, str]) -> None:
+    """Installs Debian's package for each program that is absent, where root has apt-get; elsewhere gives a warning."""
+
+    def absent() -> list[str]:
+        return [program for program in packages if shutil.which(program) is None]
+
+    if absent() and os.name == "posix" and os.geteuid() == 0 and shutil.which("apt-get"):
+        session.log(f"not installed, will be: {', '.join(absent())}")
+        install = ["apt-get", "install", "--yes", "--no-install-recommends", *map(packages.__getitem__, absent())]
+        # A fresh machine has no lists of packages yet; one that has needs no new ones.
+        for command in (install, ["apt-get", "update"], install):
+            if absent():
+                session.run(
+                    *command,
+                    env={"DEBIAN_FRONTEND": "noninteractive"},
+                    silent=True,
+                    external=True,
+                    success_codes=[0, 100],  # apt-get's own for failure, which the next look shows
+                )
+    for program in absent():
+        session.warn(f"{program} is not installed, nor can it be from here: what needs it is skipped")
 
 
 @nox.session(venv_params=SEE_TORCH)

@@ -3,37 +3,36 @@
     python ci/check_wheels.py dist
 
 Contents: RECORD, manifest, every cubin's hash, arch, launch facts and instructions, the launcher's libraries.
-Form: sizes, the platform that auditwheel grants, the metadata by twine. In use: all wheels are installed together into
-an environment without torch, list their packs there and are removed again. Needs the dependency group "check".
+Form: sizes, the platform that auditwheel grants, the metadata by twine. In use: for each Python that the machine has
+of those that are supported, all wheels are installed together into an environment without torch, are imported, list
+their packs and are removed again; and every extra of `ffpa` is resolved from the folder alone. Needs the dependency
+group "check".
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import sys
-import tempfile
-import venv
 from pathlib import Path
 
 TREE = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TREE / "src"), str(TREE / "ci")]
 
+from installation import PYTHONS, extra_differences, installation_differences, interpreters  # noqa: E402
 from wheels import FOREIGN_LIBRARIES  # noqa: E402
 from wheels import check as check_form  # noqa: E402
 
 from ffpa_build.errors import BuildError  # noqa: E402
 from ffpa_build.inspect_wheel import LAUNCHER, Wheel, inspect  # noqa: E402
+from ffpa_build.model import Spec  # noqa: E402
 from ffpa_build.sass import DISTRIBUTION, find_nvdisasm  # noqa: E402
 from ffpa_build.spec import load_spec  # noqa: E402
 
 NEWEST_GLIBC = (2, 28)
 """What the launcher may ask of the C library: that of manylinux_2_28."""
-REQUIREMENTS = ("packaging",)
-"""What `python -m ffpa_attn packs` imports besides the wheels; torch is not among it."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -51,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     wrong = []
     for path in paths:
         try:
-            check_form(path)
+            check_form(path, spec)
             wheel = Wheel.read(path)
             lines = inspect(wheel, spec, nvdisasm)
             if not options.contents_only and LAUNCHER in wheel.members:
@@ -63,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.contents_only:
         wrong += metadata_differences(paths)
         # Wheels that are known to be wrong are not installed.
-        wrong += [] if wrong else installation_differences(paths)
+        wrong += [] if wrong else use_differences(paths, spec)
     for line in wrong:
         print(f"error: {line}", file=sys.stderr)
     return 1 if wrong else 0
@@ -102,59 +101,20 @@ def metadata_differences(paths: list[Path]) -> list[str]:
     return [] if result.returncode == 0 else [f"twine check: {(result.stdout + result.stderr).strip()}"]
 
 
-def installation_differences(paths: list[Path]) -> list[str]:
-    """Installs all wheels together without torch, lists their packs, and removes them again."""
-    with tempfile.TemporaryDirectory(prefix="ffpa-check-") as scratch:
-        environment = Path(scratch, "environment")
-        venv.create(environment, with_pip=True)
-        python = str(environment / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
-        pip = [python, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-
-        def run(*command: str) -> subprocess.CompletedProcess[str]:
-            clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-            return subprocess.run(command, cwd=scratch, env=clean, capture_output=True, text=True, check=False)
-
-        constraints = ["--constraint", str(TREE / "ci" / "constraints.txt")]
-        prepared = run(*pip, "install", *constraints, *REQUIREMENTS)
-        if prepared.returncode != 0:
-            return [f"an environment cannot be prepared: {prepared.stderr.strip()}"]
-        before = installed_files(environment)
-        result = run(*pip, "install", "--no-index", "--no-deps", *map(str, paths))
-        if result.returncode != 0:
-            return [f"the wheels cannot be installed together: {result.stderr.strip()}"]
-        found = []
-        wheels = [Wheel.read(path) for path in paths]
-        if any(LAUNCHER in wheel.members for wheel in wheels):
-            found += pack_differences(run(python, "-m", "ffpa_attn", "packs"), wheels)
-        result = run(*pip, "uninstall", "--yes", *(wheel.name for wheel in wheels))
-        if result.returncode != 0:
-            found.append(f"the wheels cannot be removed: {result.stderr.strip()}")
-        left = sorted(installed_files(environment) - before)
-        found += [f"removing the wheels leaves {name}" for name in left]
-        print(f"{len(paths)} wheels installed without torch and removed: {'wrong' if found else 'right'}", flush=True)
-        return found
-
-
-def pack_differences(result: subprocess.CompletedProcess[str], wheels: list[Wheel]) -> list[str]:
-    """What `packs` printed, against the wheels that were installed."""
-    if result.returncode != 0:
-        return [f"python -m ffpa_attn packs: status {result.returncode}: {(result.stdout + result.stderr).strip()}"]
-    lines = result.stdout.splitlines()
-    print("\n".join(f"  {line}" for line in lines), flush=True)
-    return [
-        f"python -m ffpa_attn packs does not list {wheel.name} {wheel.version}"
-        for wheel in wheels
-        if wheel.manifests and not any(f"  {wheel.name} {wheel.version}  " in line for line in lines)
-    ]
-
-
-def installed_files(environment: Path) -> set[str]:
-    """Files and folders of an environment, without what Python itself writes beside modules that are not ours."""
-    return {
-        path.relative_to(environment).as_posix()
-        for path in environment.rglob("*")
-        if "__pycache__" not in path.parts or "ffpa" in path.as_posix().removeprefix(environment.as_posix())
-    }
+def use_differences(paths: list[Path], spec: Spec) -> list[str]:
+    found = []
+    pythons = interpreters()
+    for python, interpreter in pythons.items():
+        lines = installation_differences(paths, interpreter)
+        outcome = "wrong" if lines else "right"
+        print(f"Python {python}: {len(paths)} wheels installed without torch and removed: {outcome}", flush=True)
+        found += [f"Python {python}: {line}" for line in lines]
+    missing = [python for python in PYTHONS if python not in pythons]
+    if missing:
+        print(f"note: not tried, for they are not on this machine: Python {', '.join(missing)}", flush=True)
+    lines = extra_differences(paths, spec)
+    print(f"the extras, from these wheels alone: {'wrong' if lines else 'right'}", flush=True)
+    return found + lines
 
 
 if __name__ == "__main__":

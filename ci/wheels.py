@@ -27,11 +27,9 @@ from ffpa_build.archives import first_difference  # noqa: E402
 from ffpa_build.distributions import CORE_PACK, META, differences  # noqa: E402
 from ffpa_build.errors import BuildError  # noqa: E402
 from ffpa_build.matrix import expand  # noqa: E402
-from ffpa_build.model import Spec  # noqa: E402
+from ffpa_build.model import MAX_WHEEL_MB, Spec  # noqa: E402
 from ffpa_build.spec import load_spec  # noqa: E402
 
-SIZE_BUDGET_MB = 100
-"""The package index refuses larger files."""
 SOURCE_DATE_EPOCH = "1580601600"
 """The time stamp of every archive member unless the caller sets one; hatchling's own default, for auditwheel too."""
 OPTIONS = tuple(flag for flag in variables.VARIABLES if flag.options)
@@ -58,7 +56,7 @@ def main() -> int:
             raise WheelError("\n".join([*stale, "run: python -m ffpa_build.distributions write"]))
         for distribution in options.dist or distributions(spec, environment):
             wheel = build(distribution, options, environment)
-            check(wheel)
+            check(wheel, spec)
             print(f"{sha256(wheel)}  {wheel.stat().st_size:>10}  {wheel.name}", flush=True)
     except (BuildError, subprocess.CalledProcessError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -68,14 +66,24 @@ def main() -> int:
 
 def parse_arguments(spec: Spec) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    known = [META, *(pack.distribution for pack in spec.packs.values())]
     parser.add_argument("--out", type=Path, default=TREE / "dist", help="folder for the wheels (default: dist)")
-    parser.add_argument(
-        "--dist", action="append", choices=known, metavar="NAME", help=f"only this one; can be repeated: {known}"
-    )
+    add_distributions(parser, spec)
     parser.add_argument("--sdist", action="store_true", help="build the sdist, and the wheel from the sdist")
     parser.add_argument("--no-isolation", action="store_true", help="use the build requirements installed here")
     parser.add_argument("--check-reproducible", action="store_true", help="build twice and compare the bytes")
+    add_selection(parser)
+    return parser.parse_args()
+
+
+def add_distributions(parser: argparse.ArgumentParser, spec: Spec) -> None:
+    known = [META, *(pack.distribution for pack in spec.packs.values())]
+    parser.add_argument(
+        "--dist", action="append", choices=known, metavar="NAME", help=f"only this one; can be repeated: {known}"
+    )
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """The options that say what is compiled; `build_environment` makes variables of them."""
     selection = parser.add_argument_group("selection", "each overrides the environment variable named beside it")
     for flag in OPTIONS:
         text = f"{flag.help} ({flag.variable})"
@@ -83,7 +91,6 @@ def parse_arguments(spec: Spec) -> argparse.Namespace:
             selection.add_argument(*flag.options, dest=flag.variable, action="store_const", const="1", help=text)
         else:
             selection.add_argument(*flag.options, dest=flag.variable, metavar=flag.metavar, help=text)
-    return parser.parse_args()
 
 
 def build_environment(options: argparse.Namespace) -> dict[str, str]:
@@ -99,23 +106,39 @@ def distributions(spec: Spec, environment: dict[str, str]) -> list[str]:
 
 def build(distribution: str, options: argparse.Namespace, environment: dict[str, str]) -> Path:
     with tempfile.TemporaryDirectory(prefix="ffpa-wheels-") as scratch:
-        first = build_once(distribution, Path(scratch, "first"), options, environment)
+        first = build_once(distribution, Path(scratch, "first"), environment, options.sdist, not options.no_isolation)
         if options.check_reproducible:
             # An empty cache, or the second build would be a copy of the first one's kernels.
             again = {**environment, "FFPA_BUILD_CACHE": str(Path(scratch, "cache"))}
-            second = build_once(distribution, Path(scratch, "second"), options, again)
+            second = build_once(distribution, Path(scratch, "second"), again, options.sdist, not options.no_isolation)
             if sha256(first) != sha256(second):
                 raise WheelError(f"{first.name}: a second build gave other bytes: {first_difference(first, second)}")
         for path in sorted(first.parent.iterdir()):
-            shutil.copy2(path, options.out / path.name)
+            publish(path, options.out)
         return options.out / first.name
 
 
-def build_once(distribution: str, out: Path, options: argparse.Namespace, environment: dict[str, str]) -> Path:
+def publish(path: Path, out: Path) -> None:
+    """Copies a file to a folder, where it appears whole or not at all."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=out)
+    os.close(handle)
+    try:
+        shutil.copy2(path, temporary)
+        os.replace(temporary, out / path.name)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def build_once(distribution: str, out: Path, environment: dict[str, str], sdist: bool, isolated: bool) -> Path:
+    """Builds a distribution into a folder: its wheel from the tree, or with `sdist` that and from it the wheel.
+
+    `isolated` has the build requirements fetched into an environment of their own, else they are those of this one.
+    """
     command = [sys.executable, "-m", "build", "--outdir", str(out)]
-    if not options.sdist:
+    if not sdist:
         command.append("--wheel")
-    if options.no_isolation:
+    if not isolated:
         command.append("--no-isolation")
     subprocess.run([*command, str(TREE / "packages" / distribution)], check=True, env=environment)
     (wheel,) = out.glob("*.whl")
@@ -147,9 +170,14 @@ def repair(wheel: Path, environment: dict[str, str]) -> Path:
     return target
 
 
-def check(wheel: Path) -> None:
-    if wheel.stat().st_size > SIZE_BUDGET_MB * 10**6:
-        raise WheelError(f"{wheel.name}: {wheel.stat().st_size / 1e6:.0f} MB, allowed are {SIZE_BUDGET_MB} MB")
+def check(wheel: Path, spec: Spec) -> None:
+    """Raises WheelError if a wheel is larger than its budget, or holds what it must not."""
+    names = {pack.distribution.replace("-", "_"): pack for pack in spec.packs.values()}
+    pack = names.get(wheel.name.split("-")[0])
+    budget = MAX_WHEEL_MB if pack is None else pack.wheel_mb
+    if wheel.stat().st_size > budget * 10**6:
+        stated = "the package index refuses larger files" if pack is None else "wheel_mb of variants/packs.toml"
+        raise WheelError(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, allowed are {budget} MB ({stated})")
     with zipfile.ZipFile(wheel) as archive:
         foreign = [name for name in archive.namelist() if Path(name).name in FOREIGN_LIBRARIES]
         if foreign:

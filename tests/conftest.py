@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--built", metavar="PRESET:ARCH", help="what the installed packs were built from (tests/gpu)")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU and the kernels for it")
 

@@ -61,7 +61,7 @@ class DriverObj : public ffi::Object {
 
   // Throws LaunchError that names `subject`, `call` and the driver's own words unless `result` is success.
   void Check(driver::Result result, const char* call, const std::string& subject) const {
-    if (__builtin_expect(result != 0, 0)) ThrowFailure(result, call, subject);
+    if (result != 0) ThrowFailure(result, call, subject);
   }
 
   // The kernel with this key, loaded from `image` unless it is loaded already. Safe to call from many threads.

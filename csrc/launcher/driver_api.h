@@ -1,11 +1,14 @@
 // The part of the CUDA driver API that the launcher calls, declared here so that building it needs no CUDA header.
-// Layouts and enumerators are those of the driver's stable ABI (CUDA 12.0 and newer, 64-bit).
+// Layouts and enumerators are those of the driver's stable ABI (CUDA 12.0 and newer, 64-bit). The calling convention is
+// the platform's own: the one that the driver names on Windows means nothing to 64-bit code.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 namespace ffpa::driver {
+
+static_assert(sizeof(void*) == 8, "the layouts below are those of 64-bit drivers");
 
 using Result = int;  // 0 = success
 using Device = int;

@@ -3,6 +3,7 @@
 
 #include <tvm/ffi/tvm_ffi.h>
 
+#include <optional>
 #include <string>
 
 #include "launcher/errors.h"

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .errors import FallbackError, FFPAFallbackWarning, KernelNotFoundError, PackError
     from .explanation import Explanation
     from .gates import Gates
+    from .options import Options
     from .runtime import Runtime, default_runtime
 
     __version__: str
@@ -27,6 +28,7 @@ __all__ = [
     "Gates",
     "Hint",
     "KernelNotFoundError",
+    "Options",
     "PackError",
     "ReferenceBackend",
     "Runtime",
@@ -47,6 +49,7 @@ _HOMES = {
     "Gates": "gates",
     "Hint": "backends",
     "KernelNotFoundError": "errors",
+    "Options": "options",
     "PackError": "errors",
     "ReferenceBackend": "backends",
     "Runtime": "runtime",

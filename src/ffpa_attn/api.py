@@ -7,11 +7,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .backends import Backend
+from .backends import Backend, resolve_backend
 from .explanation import Explanation
 from .op import traced_attention
+from .options import Options
 from .packs import PackSet
-from .runtime import Result, default_runtime
+from .runners import Result
+from .runtime import default_runtime
 
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 _dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
@@ -61,25 +63,13 @@ def ffpa_attn_func(
 
     A fallback gives `FFPAFallbackWarning`, once for each reason. `explain` shows the route of a call.
     """
+    if forward_backend is not None:
+        backend = resolve_backend(backend, forward_backend)
+    options = (dropout_p, is_causal, scale, backend, return_lse, strict)
     # Under a dispatch mode (export, make_fx, fake tensors) tensors may have no storage that a kernel could read.
     if _is_dynamo_compiling() or _dispatch_modes():
-        return traced_attention(
-            query, key, value, attn_mask, dropout_p, is_causal, scale, backend, forward_backend, return_lse, strict
-        )
-    return default_runtime().attention(
-        query,
-        key,
-        value,
-        attn_mask,
-        dropout_p,
-        is_causal,
-        scale,
-        enable_gqa,
-        backend=backend,
-        forward_backend=forward_backend,
-        return_lse=return_lse,
-        strict=strict,
-    )
+        return traced_attention(query, key, value, attn_mask, Options(*options))
+    return default_runtime().attention(query, key, value, attn_mask, options)
 
 
 def explain(
@@ -101,20 +91,9 @@ def explain(
 
     Takes and checks the same arguments and runs nothing.
     """
-    return default_runtime().explain(
-        query,
-        key,
-        value,
-        attn_mask,
-        dropout_p,
-        is_causal,
-        scale,
-        enable_gqa,
-        backend=backend,
-        forward_backend=forward_backend,
-        return_lse=return_lse,
-        strict=strict,
-    )
+    backend = resolve_backend(backend, forward_backend)
+    options = Options(dropout_p, is_causal, scale, backend, return_lse, strict)
+    return default_runtime().explain(query, key, value, attn_mask, options)
 
 
 def installed_packs() -> PackSet:

@@ -12,6 +12,7 @@ import tvm_ffi
 
 from ffpa_attn import driver
 from ffpa_attn.errors import LaunchError
+from ffpa_attn.library import file_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from ffpa_attn.manifest import KernelInfo
     from ffpa_attn.recipes import LaunchSpec
 
-LIBRARY = Path(__file__).with_name("_launcher.so")
+LIBRARY = Path(__file__).with_name(file_name())
 
 # DLDeviceType.
 CPU = 1

@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .backends import Backend, CUDABackend, decode, resolve_backend
-from .call import autocast
+from .autocast import autocast
+from .backends import decode, resolve_backend
+from .call import is_nhd
 from .layout import result_strides
+from .options import Options
 from .runtime import default_runtime
 
 
-@torch.library.custom_op("ffpa_attn::attention", mutates_args=())
-def attention_op(
+def _attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -24,27 +25,16 @@ def attention_op(
     return_lse: bool,
     strict: bool | None,
 ) -> tuple[Tensor, Tensor]:
-    """The forward pass; arguments as `ffpa_attn_func`, the backend as its `spec`, "" for None. Without return_lse the
-    second result is empty."""
-    result = default_runtime().attention(
-        query,
-        key,
-        value,
-        attn_mask,
-        dropout_p,
-        is_causal,
-        scale,
-        backend=decode(backend),
-        return_lse=return_lse,
-        strict=strict,
-    )
+    """The forward pass; arguments as `Options`, the backend as its `spec`, "" for None. Without return_lse the second
+    result is empty."""
+    options = Options(dropout_p, is_causal, scale, decode(backend), return_lse, strict)
+    result = default_runtime().attention(query, key, value, attn_mask, options)
     if isinstance(result, tuple):
         return result
     return result, query.new_empty(0, dtype=torch.float32)
 
 
-@attention_op.register_fake
-def _(
+def _attention_fake(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -56,8 +46,7 @@ def _(
     return_lse: bool,
     strict: bool | None,
 ) -> tuple[Tensor, Tensor]:
-    chosen = decode(backend)
-    nhd = isinstance(chosen, CUDABackend) and chosen.tensor_layout == "NHD"
+    nhd = is_nhd(decode(backend))
     added = 4 - query.ndim
     q = query[(None,) * added]
     v = value[(None,) * added]
@@ -73,56 +62,38 @@ def _(
     return out, query.new_empty(lse_shape, dtype=torch.float32)
 
 
+# Not `custom_op`: that of torch 2.6 takes no tags. A graph pass must neither merge nor repeat calls that draw dropout.
+_LIBRARY = torch.library.Library("ffpa_attn", "FRAGMENT")
+_LIBRARY.define(
+    "attention" + torch.library.infer_schema(_attention, mutates_args=()),
+    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.nondeterministic_seeded),
+)
+_LIBRARY.impl("attention", _attention, "CompositeExplicitAutograd")
+torch.library.register_fake("ffpa_attn::attention", _attention_fake, lib=_LIBRARY)
+attention_op = torch.ops.ffpa_attn.attention.default
+
+
 def traced_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-    backend: Backend | str | None,
-    forward_backend: Backend | str | None,
-    return_lse: bool,
-    strict: bool | None,
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, options: Options
 ) -> Tensor | tuple[Tensor, Tensor]:
     """What a compiled graph holds for a call: the operator, or SDPA itself where autograd has to look inside."""
-    chosen = resolve_backend(backend, forward_backend)
     tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        return _traced_with_gradients(
-            query, key, value, attn_mask, dropout_p, is_causal, scale, chosen, return_lse, strict
-        )
+        # Kernels are forward-only: the same refusals as in an eager call, else SDPA or the reference, traced.
+        return default_runtime().differentiable(query, key, value, attn_mask, options)
     # Here and not in the operator: its fake has no autocast state to look at, and a graph runs without one.
     query, key, value, attn_mask = autocast(query, key, value, attn_mask)
-    out, lse = torch.ops.ffpa_attn.attention(
+    chosen = resolve_backend(options.backend, None)
+    out, lse = attention_op(
         query,
         key,
         value,
         attn_mask,
-        dropout_p,
-        is_causal,
-        scale,
+        options.dropout_p,
+        options.is_causal,
+        options.scale,
         "" if chosen is None else chosen.spec,
-        return_lse,
-        strict,
+        options.return_lse,
+        options.strict,
     )
-    return (out, lse) if return_lse else out
-
-
-def _traced_with_gradients(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-    backend: Backend | None,
-    return_lse: bool,
-    strict: bool | None,
-) -> Tensor | tuple[Tensor, Tensor]:
-    """Kernels are forward-only: the same refusals as in an eager call, else SDPA or the reference, traced."""
-    return default_runtime().differentiable(
-        query, key, value, attn_mask, dropout_p, is_causal, scale, backend, return_lse, strict
-    )
+    return (out, lse) if options.return_lse else out

@@ -18,6 +18,7 @@ from packaging.version import InvalidVersion, Version
 
 from .errors import PackError
 from .manifest import KernelInfo, Manifest, ManifestError
+from .recipes import defect
 from .version import core_version
 
 GROUP = "ffpa.kernel_packs"
@@ -162,11 +163,16 @@ def load(name: str, root: Path, *, version: str) -> Pack:
         raise PackError(f"{MANIFEST_FILE}: {error}") from error
     if manifest.pack != name:
         raise PackError(f"the manifest is of pack {manifest.pack!r}, the entry point says {name!r}")
-    if _public(manifest.version) != _public(version):
+    wanted, found = _public(version), _public(manifest.version)
+    if found != wanted:
         raise PackError(
-            f"version {manifest.version} does not fit ffpa-core {version}; install {manifest.distribution}=={version}"
+            f"version {manifest.version} does not fit ffpa-core {version}; the two must be of one version: "
+            f"install {manifest.distribution}=={wanted} or ffpa-core=={found}"
         )
     for kernel in manifest.kernels:
+        wrong = defect(kernel)
+        if wrong is not None:
+            raise PackError(f"kernel {kernel.id}: {wrong}")
         _check_file(root, kernel)
     return Pack(name, root, manifest)
 

@@ -17,12 +17,12 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 _MASK = 0xFFFFFFFF
 
 
-def philox4x32(counter: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def philox4x32(counter: Tensor, seed: int | Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Four random words for each counter.
 
     Args:
         counter: int64, the low 64 bits of the counter; the high 64 bits are 0.
-        seed: the 64-bit key.
+        seed: the 64-bit key, a number or an int64 scalar.
 
     Returns:
         Four int64 tensors shaped like `counter`, values in [0, 2^32).
@@ -40,7 +40,7 @@ def philox4x32(counter: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor, Tens
     return c0, c1, c2, c3
 
 
-def uniform(index: Tensor, seed: int) -> Tensor:
+def uniform(index: Tensor, seed: int | Tensor) -> Tensor:
     """float32 uniforms in [0, 1) for the element numbers `index` (int64, offset included)."""
     words = torch.stack(philox4x32(index >> 2, seed), dim=-1)
     word = words.gather(-1, (index & 3).unsqueeze(-1)).squeeze(-1)
@@ -59,9 +59,9 @@ def draw(device: torch.device) -> Tensor:
     return torch.randint(2**60, (2,), dtype=torch.int64, device=device)
 
 
-def stream_of(drawn: Tensor) -> tuple[int, int]:
-    """(seed, offset in words) of a `draw`, as numbers; waits for the device."""
-    seed, blocks = drawn.tolist()
+def stream_of(drawn: Tensor) -> tuple[Tensor, Tensor]:
+    """(seed, offset in words) of a `draw`, as scalars on its device: numbers would wait for it and break a graph."""
+    seed, blocks = drawn.unbind()
     return seed, 4 * blocks
 
 

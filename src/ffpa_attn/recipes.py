@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from ffpa_attn.problem import Problem
 
 MAX_BLOCKS = 2**31 - 1
-MAX_BOX_ROWS = 256
+MAX_BOX = 256  # elements of a box along a dimension
+ELEMENT_BYTES = 2
 # By recipe: the bytes on which the rows of a mask start, its columns dense, for kernels that read no other masks.
 MASK_ALIGNMENT = {"wgmma": 16}
+MAX_MASK_ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,6 @@ def tiled(kernel: KernelInfo, problem: Problem, device: DeviceInfo) -> LaunchSpe
 def tiled_tma(kernel: KernelInfo, problem: Problem, device: DeviceInfo) -> LaunchSpec:
     """``tiled``, with tensor maps of Q, K and V."""
     spec = tiled(kernel, problem, device)
-    for field in ("box_cols", "box_q_rows", "box_kv_rows"):
-        value = getattr(kernel, field)
-        limit = MAX_BOX_ROWS
-        if not 1 <= value <= limit:
-            raise ValueError(f"kernel {kernel.id}: {field} must be in 1..{limit}, the manifest says {value}")
     query = TensorMapBox(kernel.box_cols, kernel.box_q_rows, kernel.swizzle)
     key_value = TensorMapBox(kernel.box_cols, kernel.box_kv_rows, kernel.swizzle)
     return LaunchSpec(spec.grid, (query, key_value, key_value), spec.q_tiles, spec.splits, spec.kv_per_split)
@@ -152,15 +149,37 @@ RECIPES: dict[str, Callable[[KernelInfo, Problem, DeviceInfo], LaunchSpec]] = {
 }
 
 
+TENSOR_MAP_RECIPES = frozenset({"split_d_tma", "persist_d_tma", "wgmma"})
+
+
+def defect(kernel: KernelInfo) -> str | None:
+    """Why no call could launch ``kernel``, whatever its problem and device; None if nothing speaks against it."""
+    if kernel.recipe not in RECIPES:
+        return (
+            f"recipe {kernel.recipe!r} is not one of {', '.join(sorted(RECIPES))}; "
+            "install ffpa-core and the pack in one version"
+        )
+    if kernel.recipe in TENSOR_MAP_RECIPES:
+        for field in ("box_cols", "box_q_rows", "box_kv_rows"):
+            value = getattr(kernel, field)
+            if not 1 <= value <= MAX_BOX:
+                return f"{field} must be in 1..{MAX_BOX}, the manifest says {value}"
+        if kernel.swizzle and kernel.box_cols * ELEMENT_BYTES > kernel.swizzle:
+            return (
+                f"box_cols must be in 1..{kernel.swizzle // ELEMENT_BYTES} beside a swizzle of {kernel.swizzle} bytes, "
+                f"the manifest says {kernel.box_cols}"
+            )
+    return None
+
+
 def launch_spec(kernel: KernelInfo, problem: Problem, device: DeviceInfo) -> LaunchSpec:
     """The launch of ``kernel`` for ``problem`` on ``device``.
 
-    Raises ``ValueError`` for a recipe that this runtime does not know and for a problem that no launch can hold.
+    Raises ``ValueError`` for a kernel with a ``defect``, which no accepted pack has, and for a problem that no launch
+    can hold.
     """
-    recipe = RECIPES.get(kernel.recipe)
-    if recipe is None:
-        raise ValueError(
-            f"kernel {kernel.id}: recipe {kernel.recipe!r} is not one of {', '.join(sorted(RECIPES))}; "
-            "install ffpa-core and the pack in one version"
-        )
-    return replace(recipe(kernel, problem, device), mask_alignment=MASK_ALIGNMENT.get(kernel.recipe, 1))
+    wrong = defect(kernel)
+    if wrong is not None:
+        raise ValueError(f"kernel {kernel.id}: {wrong}")
+    spec = RECIPES[kernel.recipe](kernel, problem, device)
+    return replace(spec, mask_alignment=MASK_ALIGNMENT.get(kernel.recipe, 1))

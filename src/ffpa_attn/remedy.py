@@ -5,6 +5,7 @@ The flags are those in which the kernel departs from a source build without flag
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ class Missing:
 def remedy(missing: Missing, seen: Iterable[KernelInfo]) -> str:
     """The sentence that says how to get a kernel; `seen` are the kernels of the installed packs."""
     seen = tuple(seen)
+    if missing.kernel is not None and _ID.fullmatch(missing.kernel) is None:
+        return _no_such_id(missing.kernel, [kernel.id for kernel in seen])
     capability = "{}.{}".format(*missing.capability)
     here = [kernel for kernel in seen if capability in kernel.capabilities]
     extra = _QUANTISED[missing.hint][0] if missing.hint in _QUANTISED else None
@@ -51,18 +54,31 @@ def remedy(missing: Missing, seen: Iterable[KernelInfo]) -> str:
     )
 
 
+def _no_such_id(kernel: str, known: list[str]) -> str:
+    """No build brings a kernel with this name, so none is advised."""
+    close = difflib.get_close_matches(kernel, known, n=3)
+    hint = f"; close to it are {', '.join(close)}" if close else ""
+    return (
+        f"kernel={kernel!r} is no kernel id{hint}. An id looks like native.split_d-sm_90a-bf16-d512-s3; "
+        "print(explain(...)) lists those of the installed packs"
+    )
+
+
 def _flags(missing: Missing, here: list[KernelInfo]) -> list[tuple[str, str]]:
     """Options with the variables that say the same."""
     arch = "{}{}".format(*missing.capability)
     dtype, acc, head_dim, features = missing.dtype, missing.acc, missing.head_dim, missing.features
-    stages = DEFAULT_STAGES[0]
+    stages, target = DEFAULT_STAGES[0], None
     named = _ID.fullmatch(missing.kernel) if missing.kernel is not None else None
     if named is not None:
         rest = named["rest"].split("-")
         arch, dtype, head_dim, stages = named["arch"], named["dtype"], int(named["d"]), int(named["stages"])
         acc = "f16" if "accf16" in rest else "f32"
         features = frozenset(rest) & {"bias", "bias32", "dropout"}
-    flags = [(f"--arch {arch}", f"FFPA_BUILD_ARCH={arch}")]
+        target = next((word.removeprefix("for_") for word in rest if word.startswith("for_")), None)
+    flags = [(f"--arch {target or arch}", f"FFPA_BUILD_ARCH={target or arch}")]
+    if target is not None:
+        flags.append(("--preset emulated", "FFPA_BUILD_PRESET=emulated"))
     if dtype == "fp16":
         flags.append(("--dtype bf16,fp16", "ENABLE_FFPA_CUDA_INPUT_FP16=1"))
     if acc == "f16":

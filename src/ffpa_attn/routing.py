@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .backends import Backend, CUDABackend, Hint, ReferenceBackend, SDPABackend
 from .config import SMALL_D_VARIABLE
 from .gates import Gates
 from .packs import Pack, PackSet
-from .recipes import MASK_ALIGNMENT
+from .recipes import MASK_ALIGNMENT, MAX_MASK_ALIGNMENT
 from .remedy import Missing, remedy
 
 if TYPE_CHECKING:
@@ -115,11 +115,15 @@ def route(
         return FallbackRoute(reason)
     assert device is not None
     known = {} if choices is None else choices
-    chosen = _choose(problem, device, cuda, packs, gates, known, cast_mask=False)
+    chosen = _choose(problem, device, cuda, packs, gates, known)
     if isinstance(chosen, FallbackRoute) and problem.mask_kind == "additive_f32":
-        recast = _choose(problem, device, cuda, packs, gates, known, cast_mask=True)
+        # The copy is laid out as kernels want it, unless columns have to be broadcast or gathered.
+        alignment = MAX_MASK_ALIGNMENT if problem.mask_alignment else 0
+        copied = replace(problem, mask_kind="additive", mask_alignment=alignment)
+        recast = _choose(copied, device, cuda, packs, gates, known)
         if isinstance(recast, KernelRoute):
-            return recast
+            # Only here: the choice is also that of calls whose masks have the query's dtype.
+            return replace(recast, cast_mask=True)
     return chosen
 
 
@@ -142,11 +146,11 @@ def _gate(problem: Problem, device: DeviceInfo | None, backend: CUDABackend, gat
         return Reason("head_dim", f"head dim {d} is not a multiple of {gates.head_dim_multiple}")
     if not gates.allow_small_d and d <= gates.small_head_dim:
         return Reason("small_d", f"head dim {d} <= {gates.small_head_dim} and {SMALL_D_VARIABLE}=0")
+    if gates.kind(problem, device.capability) is not None:
+        return None
     if gates.decode_q_len <= nq < gates.min_q_len:
         return Reason("q_len", f"{nq} queries: from {gates.decode_q_len} to {gates.min_q_len - 1} SDPA is used")
-    if nkv < gates.min_kv_len:
-        return Reason("kv_len", f"{nkv} keys: below {gates.min_kv_len} SDPA is used")
-    return None
+    return Reason("kv_len", f"{nkv} keys: below {gates.min_kv_len} SDPA is used")
 
 
 def _choose(
@@ -156,17 +160,15 @@ def _choose(
     packs: PackSet,
     gates: Gates,
     choices: Choices,
-    *,
-    cast_mask: bool,
 ) -> KernelRoute | FallbackRoute:
-    wanted = _Wanted.of(problem, device, backend, gates, cast_mask)
+    wanted = _Wanted.of(problem, device, backend, gates)
     chosen = choices.get(wanted)
     if chosen is None:
-        chosen = choices[wanted] = _walk(wanted, packs, cast_mask)
+        chosen = choices[wanted] = _walk(wanted, packs)
     return chosen
 
 
-def _walk(wanted: _Wanted, packs: PackSet, cast_mask: bool) -> KernelRoute | FallbackRoute:
+def _walk(wanted: _Wanted, packs: PackSet) -> KernelRoute | FallbackRoute:
     eligible: list[tuple[tuple[object, ...], Pack, KernelInfo]] = []
     lost: list[Candidate] = []
     for pack in packs.packs:
@@ -179,14 +181,14 @@ def _walk(wanted: _Wanted, packs: PackSet, cast_mask: bool) -> KernelRoute | Fal
             else:
                 lost.append(Candidate(pack.name, kernel, why))
     if not eligible:
-        text = wanted.missing(packs, [c.kernel for c in lost])
+        text = wanted.missing(packs, lost)
         return FallbackRoute(Reason("no_kernel", text), tuple(lost))
     eligible.sort(key=lambda item: item[0])
     _, pack, kernel = eligible[0]
     candidates = [Candidate(pack.name, kernel, None)]
     candidates += [Candidate(p.name, k, wanted.compare(kernel, k)) for _, p, k in eligible[1:]]
     merge = _merge_of(kernel, pack) if kernel.recipe in SPLITTING_RECIPES else None
-    return KernelRoute(kernel, pack, (*candidates, *lost), cast_mask, merge)
+    return KernelRoute(kernel, pack, (*candidates, *lost), merge=merge)
 
 
 def _merge_of(kernel: KernelInfo, pack: Pack) -> KernelInfo | None:
@@ -210,12 +212,13 @@ class _Wanted:
     mask_alignment: int
 
     @classmethod
-    def of(cls, problem: Problem, device: DeviceInfo, backend: CUDABackend, gates: Gates, cast_mask: bool) -> _Wanted:
-        mask = "bias" if cast_mask else _MASK_FEATURE[problem.mask_kind]
+    def of(cls, problem: Problem, device: DeviceInfo, backend: CUDABackend, gates: Gates) -> _Wanted:
+        mask = _MASK_FEATURE[problem.mask_kind]
         dropout = "dropout" if problem.dropout_p > 0.0 else None
         features = frozenset(f for f in (mask, dropout) if f is not None)
-        kind = "decode" if problem.q_len < gates.decode_q_len else "prefill"
-        alignment = 0 if cast_mask else problem.mask_alignment  # a copy has strides of its own
+        kind = gates.kind(problem, device.capability)
+        assert kind is not None  # else a gate has sent it to SDPA
+        alignment = problem.mask_alignment
         return cls(problem.dtype, problem.head_dim, device, backend, backend.hint, kind, features, alignment)
 
     def refuses(self, kernel: KernelInfo) -> str | None:
@@ -257,6 +260,7 @@ class _Wanted:
             self.kind not in kernel.problems,
             kernel.rank,
             kernel.head_dim,
+            kernel.order,
             abs(kernel.stages - self._stages(kernel)),
             (kernel.stages, kernel.id),
         )
@@ -269,6 +273,7 @@ class _Wanted:
             f"a kernel for {self.kind} comes first",
             f"ext {best.ext} comes before {other.ext}",
             f"head dim {best.head_dim} is closer",
+            f"{best.impl} comes before {other.impl}",
             f"stages {best.stages} is closer to {self._stages(other)}",
             "stands later in the order of stages and id",
         )
@@ -292,8 +297,8 @@ class _Wanted:
             fits = kernel.ext == "tma"
         else:
             fits = kernel.ext == "cute" and tensor_maps == (self.hint is Hint.CUTE_TMA)
-        if fits:
-            return 0
+        if fits or (kernel.ext == "native" and "decode" in kernel.problems and self.kind == "decode"):
+            return 0  # decode kernels exist in the native family only
         return 1 if kernel.ext == "native" and self._native_stands_in() else None
 
     def _native_stands_in(self) -> bool:
@@ -308,7 +313,7 @@ class _Wanted:
             return self.backend.stages
         return auto_stages(kernel.ext, self.device.capability)
 
-    def missing(self, packs: PackSet, seen: Iterable[KernelInfo]) -> str:
+    def missing(self, packs: PackSet, seen: Iterable[Candidate]) -> str:
         """The text of a KernelNotFoundError."""
         capability = "{}.{}".format(*self.device.capability)
         wanted = f"{self.kind} {self.dtype} acc={self.backend.acc} head dim {self.head_dim}"
@@ -330,7 +335,10 @@ class _Wanted:
             self.features,
             self.backend.kernel,
         )
-        return f"{text}. {remedy(needed, seen)}"
+        for candidate in seen:
+            if candidate.kernel.id == self.backend.kernel:
+                return f"{text}. That kernel is installed and does not serve this call: {candidate.lost}"
+        return f"{text}. {remedy(needed, [candidate.kernel for candidate in seen])}"
 
 
 def auto_stages(ext: str, capability: tuple[int, int]) -> int:

@@ -162,5 +162,5 @@ def _failure(variant: Variant, job_path: Path, output: str) -> Failure:
         error = json.loads(error_path(job_path).read_bytes())
         return Failure(variant, str(error["message"]), str(error["log"]), command)
     except (OSError, ValueError, KeyError):
-        reason = f"the compile of {variant.id} ended without a result (killed, or out of memory?)"
+        reason = f"the compile of {variant.id} ended without a result (killed, out of memory, or the disk is full?)"
         return Failure(variant, reason, output[output.find(variant.id) :][:4000], command)

@@ -36,7 +36,7 @@ def cache_key(
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Writes a file so that any reader, at any moment, sees all of it or nothing."""
+    """Writes a file so that any reader, at any moment, sees all of it or nothing. An OSError names it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
@@ -45,14 +45,19 @@ def write_atomically(path: Path, data: bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)
         raise
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A compiled variant. `seconds` and `peak_rss_mib` are of the compiler's process."""
+    """A compiled variant. `seconds` by the clock, `cpu_seconds` and `peak_rss_mib` are of the compiler's process.
+
+    Entries of earlier builds have 0 for `cpu_seconds`.
+    """
 
     key: str
     facts: Facts
@@ -60,6 +65,7 @@ class Entry:
     seconds: float
     peak_rss_mib: int
     cubin: bytes
+    cpu_seconds: float = 0.0
 
 
 class Cache:

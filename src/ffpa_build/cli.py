@@ -19,7 +19,7 @@ import click
 from ffpa_build.environment import Settings, settings
 from ffpa_build.errors import BuildError, SelectionError
 from ffpa_build.find import find_variant
-from ffpa_build.flags import BUILD, INSTALL, SELECTION, Flag, group
+from ffpa_build.flags import BUILD, INSTALL, SELECTION, Flag, flag, group
 from ffpa_build.matrix import Matrix, Variant, expand, shard
 from ffpa_build.model import Spec
 from ffpa_build.selection import Selection
@@ -46,11 +46,16 @@ def _from_table(*flags: Flag) -> tuple[Callable[[Command], Command], ...]:
 _SELECTION_OPTIONS = _from_table(*group(SELECTION))
 _BUILD_OPTIONS = _from_table(*group(BUILD))
 _INSTALL_OPTIONS = _from_table(*group(INSTALL))
+_CACHE, _TOOLCHAIN, _JOBS = _from_table(flag("cache"), flag("toolchain"), flag("jobs"))
 _SHARD = click.option("--shard", "part", metavar="I/N", help="Only part I of N of the variants.")
 _ROOT = click.option("--root", type=click.Path(path_type=Path), help="Source tree; default: the one around this file.")
-_CACHE = click.option("--cache-dir", type=click.Path(path_type=Path), help="Default: the user's cache folder.")
 _OUT = click.option("--out", type=click.Path(path_type=Path), help="Where packs go; default: build/packs.")
-_TOOLCHAIN = click.option("--toolchain", help="A name of variants/toolchains/.")
+_COSTS = (
+    click.option("--table", is_flag=True, help="Markdown: what packs cost to compile, by the kernels in the cache."),
+    click.option("--sample", metavar="PRESET", help="With --table: estimate from the kernels of this preset alone."),
+    click.option("--wheels", type=click.Path(path_type=Path), help="With --table: a folder of wheels to size."),
+    click.option("--against", metavar="TOOLCHAIN", help="With --table: compare the kernels of two compilers instead."),
+)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 
 
@@ -85,12 +90,14 @@ def _parse_shard(text: str) -> tuple[int, int]:
 
 
 class _Group(click.Group):
-    """Turns the errors of this package into one message and exit status 2."""
+    """Turns the errors of this package and of the file system into one message and exit status 2."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except BuildError as error:
+        except BrokenPipeError:
+            raise
+        except (BuildError, OSError) as error:
             click.echo(f"error: {error}", err=True)
             ctx.exit(2)
 
@@ -101,16 +108,51 @@ def main() -> None:
 
 
 @main.command()
-@_options(*_SELECTION_OPTIONS, _SHARD, _ROOT, _JSON)
-def plan(root: Path | None, as_json: bool, part: str | None, **chosen: Any) -> None:
+@_options(*_SELECTION_OPTIONS, _SHARD, *_from_table(flag("toolchain"), flag("cache")), *_COSTS, _ROOT, _JSON)
+def plan(
+    root: Path | None,
+    as_json: bool,
+    part: str | None,
+    table: bool,
+    sample: str | None,
+    wheels: Path | None,
+    against: str | None,
+    **chosen: Any,
+) -> None:
     """Print what a selection builds, without building it."""
     spec = load_spec(root)
-    selection = _settings(spec, chosen).selection
-    matrix = _matrix(spec, selection, part)
-    if as_json:
-        click.echo(json.dumps(_plan_data(spec, selection, matrix), indent=1))
+    found = _settings(spec, chosen)
+    matrix = _matrix(spec, found.selection, part)
+    if not table and (sample or wheels or against):
+        raise SelectionError("--sample, --wheels and --against go with --table")
+    if against and (sample or wheels):
+        raise SelectionError("--against compares kernels; --sample and --wheels go without it")
+    if table:
+        click.echo(_cost_table(spec, found, matrix, sample, wheels, against), nl=False)
+    elif as_json:
+        click.echo(json.dumps(_plan_data(spec, found.selection, matrix), indent=1))
     else:
         _print_plan(spec, matrix)
+
+
+def _cost_table(
+    spec: Spec, found: Settings, matrix: Matrix, sample: str | None, wheels: Path | None, against: str | None
+) -> str:
+    from ffpa_build import costs
+    from ffpa_build.cache import default_cache_dir
+    from ffpa_build.toolchain import toolchain_spec
+
+    folder = (found.cache or default_cache_dir()).resolve()
+    known = costs.entries(spec, matrix.variants, found.toolchain, folder)
+    if against is not None:
+        other = costs.entries(spec, matrix.variants, toolchain_spec(spec, against), folder)
+        return costs.compiler_table(matrix.variants, known, other)
+    if sample is None:
+        estimate = costs.estimator(matrix.variants, known)
+    else:
+        chosen = expand(spec, Selection.make(spec, sample)).variants
+        estimate = costs.estimator(chosen, costs.entries(spec, chosen, found.toolchain, folder))
+    return costs.plan_table(spec, costs.rows(matrix.variants, known, estimate), wheels)
 
 
 def _print_plan(spec: Spec, matrix: Matrix) -> None:
@@ -244,7 +286,7 @@ def _print_failures(failures: tuple[Failure, ...]) -> None:
 @main.command()
 @click.argument("kernel_id")
 @_options(_ROOT, _CACHE, _TOOLCHAIN, _JSON)
-def show(kernel_id: str, root: Path | None, cache_dir: Path | None, toolchain: str | None, as_json: bool) -> None:
+def show(kernel_id: str, root: Path | None, as_json: bool, **chosen: Any) -> None:
     """Print a kernel's source, flags, cache key and, if it is built, its facts."""
     from dataclasses import asdict
 
@@ -252,12 +294,13 @@ def show(kernel_id: str, root: Path | None, cache_dir: Path | None, toolchain: s
     from ffpa_build.cache import Cache, default_cache_dir
     from ffpa_build.compiler import flags_for
     from ffpa_build.includes import Sources
-    from ffpa_build.toolchain import locate, toolchain_spec
+    from ffpa_build.toolchain import locate
 
     spec = load_spec(root)
     variant = find_variant(spec, kernel_id)
-    folder = cache_dir or default_cache_dir()
-    tools = locate(toolchain_spec(spec, toolchain), folder)
+    found = _settings(spec, chosen)
+    folder = found.cache or default_cache_dir()
+    tools = locate(found.toolchain, folder)
     unit = unit_of(variant, Sources(spec.csrc), tools)
     entry = Cache(folder).load(unit.key)
     data: dict[str, Any] = {
@@ -269,7 +312,9 @@ def show(kernel_id: str, root: Path | None, cache_dir: Path | None, toolchain: s
         "key": unit.key,
         "source": unit.source,
         "facts": None if entry is None else asdict(entry.facts),
-        "compile": None if entry is None else {"seconds": entry.seconds, "peak_rss_mib": entry.peak_rss_mib},
+        "compile": None
+        if entry is None
+        else {"seconds": entry.seconds, "cpu_seconds": entry.cpu_seconds, "peak_rss_mib": entry.peak_rss_mib},
     }
     if as_json:
         click.echo(json.dumps(data, indent=1))
@@ -288,12 +333,9 @@ def show(kernel_id: str, root: Path | None, cache_dir: Path | None, toolchain: s
 
 @main.command()
 @click.argument("wheel", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@_options(_ROOT, _CACHE, _JSON)
-@click.option("-j", "--jobs", type=click.IntRange(min=1), help="Compiles at a time.")
+@_options(_ROOT, _CACHE, _JOBS, _JSON)
 @click.option("--fresh", is_flag=True, help="Compile every kernel, whatever the cache holds.")
-def verify(
-    wheel: Path, root: Path | None, cache_dir: Path | None, as_json: bool, jobs: int | None, fresh: bool
-) -> None:
+def verify(wheel: Path, root: Path | None, as_json: bool, fresh: bool, **chosen: Any) -> None:
     """Compile a wheel's kernels from the source tree and compare every byte. Exit status 1 if one differs."""
     from contextlib import nullcontext
     from dataclasses import asdict
@@ -303,12 +345,13 @@ def verify(
     from ffpa_build.verify import summary
     from ffpa_build.verify import verify as compare
 
-    if fresh and cache_dir is not None:
+    if fresh and chosen["cache"] is not None:
         raise SelectionError("--fresh compiles into a folder of its own; it cannot go with --cache-dir")
     spec = load_spec(root)
+    found = _settings(spec, chosen)
     with TemporaryDirectory(prefix="ffpa-verify-") if fresh else nullcontext() as scratch:
-        folder = Path(scratch) if scratch else cache_dir or default_cache_dir()
-        report = compare(wheel, spec, folder, jobs, quiet=as_json)
+        folder = Path(scratch) if scratch else found.cache or default_cache_dir()
+        report = compare(wheel, spec, folder, found.jobs, quiet=as_json)
     if as_json:
         click.echo(json.dumps({**asdict(report), "ok": report.ok}, indent=1))
     else:
@@ -321,7 +364,7 @@ def verify(
 @main.command()
 @_options(_ROOT, _CACHE, _OUT)
 @click.option("--cache", "with_cache", is_flag=True, help="Remove the cache of cubins and toolchains too.")
-def clean(root: Path | None, cache_dir: Path | None, out: Path | None, with_cache: bool) -> None:
+def clean(root: Path | None, out: Path | None, with_cache: bool, **chosen: Any) -> None:
     """Remove the packs that `build` wrote."""
     from ffpa_build.cache import default_cache_dir
     from ffpa_build.outputs import CACHE_FOLDERS, pack_folders, remove
@@ -329,7 +372,7 @@ def clean(root: Path | None, cache_dir: Path | None, out: Path | None, with_cach
     spec = load_spec(root)
     paths = pack_folders(spec, out)
     if with_cache:
-        cache = cache_dir or default_cache_dir()
+        cache = _settings(spec, chosen).cache or default_cache_dir()
         paths += [cache / name for name in CACHE_FOLDERS]
     for path in remove(paths):
         click.echo(f"removed {path}")

@@ -6,7 +6,9 @@ refused if they have changed meanwhile: so an entry of the cache always is what 
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -61,7 +63,14 @@ def run(job: Job) -> None:
     except BuildError as error:
         raise CompileError(str(error), result.log) from error
     seconds = round(time.monotonic() - started, 3)
-    Cache(Path(job.cache)).store(Entry(job.key, facts, result.log, seconds, _peak_rss_mib(), result.cubin))
+    entry = Entry(job.key, facts, result.log, seconds, _peak_rss_mib(), result.cubin, _cpu_seconds())
+    Cache(Path(job.cache)).store(entry)
+
+
+def _cpu_seconds() -> float:
+    """Of this process from its start, and of the compiler where that is a process of its own."""
+    times = os.times()
+    return round(times.user + times.system + times.children_user + times.children_system, 3)
 
 
 def _peak_rss_mib() -> int:
@@ -79,11 +88,16 @@ def _peak_rss_mib() -> int:
 def main() -> int:
     path = Path(sys.argv[1])
     try:
-        run(Job.read(path))
+        job = Job.read(path)
+        try:
+            run(job)
+        except OSError as error:
+            raise BuildError(f"{job.name}: {error}") from error
     except BuildError as error:
         log = error.log if isinstance(error, CompileError) else ""
-        write_atomically(error_path(path), json.dumps({"message": str(error), "log": log}).encode())
         print(f"{error}\n{log}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # without room for the file, what is printed has to do
+            write_atomically(error_path(path), json.dumps({"message": str(error), "log": log}).encode())
         return 1
     return 0
 

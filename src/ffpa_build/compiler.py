@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -70,9 +71,11 @@ def _nvrtc(source: str, headers: Mapping[str, str], arch: str, toolchain: Toolch
             raise ToolchainError(f"toolchain {toolchain.name}: {what}: {result[0]}")
         return result[1] if len(result) > 1 else None
 
-    major = call(nvrtc.nvrtcVersion()[:2], "nvrtcVersion")
-    if str(major) != toolchain.version.split(".")[0]:
-        raise ToolchainError(f"toolchain {toolchain.name}: NVRTC {major} was loaded instead of {toolchain.version}")
+    status, *numbers = nvrtc.nvrtcVersion()
+    call((status,), "nvrtcVersion")
+    loaded = ".".join(map(str, numbers))
+    if numbers != [int(part) for part in toolchain.version.split(".")[:2]]:  # it does not tell more
+        raise ToolchainError(f"toolchain {toolchain.name}: NVRTC {loaded} was loaded instead of {toolchain.version}")
     program = call(
         nvrtc.nvrtcCreateProgram(
             source.encode(),
@@ -108,6 +111,12 @@ def _nvcc(source: str, headers: Mapping[str, str], arch: str, toolchain: Toolcha
             command += ["--threads", str(toolchain.threads)]
         result = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
         log = (result.stdout + result.stderr).strip()
+        if result.returncode < 0:
+            ended = signal.Signals(-result.returncode).name
+            raise CompileError(f"{toolchain.name} was ended by {ended} while it compiled {name}", log)
         if result.returncode != 0:
             raise CompileError(f"{toolchain.name} rejects {name} (exit status {result.returncode})", log)
-        return CompileResult((root / "out.cubin").read_bytes(), log)
+        cubin = root / "out.cubin"
+        if not cubin.is_file():
+            raise CompileError(f"{toolchain.name} made no cubin of {name}", log)
+        return CompileResult(cubin.read_bytes(), log)

@@ -7,6 +7,7 @@ compile. It is read here, when a build starts; nothing else of the build looks a
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +38,7 @@ class Settings:
         cache: folder of compiled kernels; None is the user's own.
         jobs: compiles at a time; None leaves it to cores and memory.
         nvcc_threads: threads of one nvcc; None leaves it to nvcc.
+        cxx: the host compiler's program and arguments; none is the platform's own.
         notices: sentences for the user about what was left out or has no effect.
     """
 
@@ -45,6 +47,7 @@ class Settings:
     cache: Path | None
     jobs: int | None
     nvcc_threads: int | None
+    cxx: tuple[str, ...]
     notices: tuple[str, ...]
 
 
@@ -82,6 +85,7 @@ def settings(
         cache=None if cache is None else Path(cache.value).resolve(),
         jobs=_number(given.get("jobs")),
         nvcc_threads=threads,
+        cxx=_command(given.get("cxx")),
         notices=tuple(notices),
     )
 
@@ -112,6 +116,8 @@ def as_variables(found: Settings, preset: str | None) -> dict[str, str]:
     }
     numbers = {"FFPA_BUILD_JOBS": found.jobs, "FFPA_BUILD_NVCC_THREADS": found.nvcc_threads}
     variables.update({name: str(number) for name, number in numbers.items() if number is not None})
+    if found.cxx:
+        variables["FFPA_BUILD_CXX"] = shlex.join(found.cxx)
     if found.cache is not None:
         variables["FFPA_BUILD_CACHE"] = str(found.cache)
     return variables
@@ -266,3 +272,15 @@ def _number(item: _Given | None) -> int | None:
     if not item.value.isdecimal() or int(item.value) < 1:
         raise item.error("allowed: a number >= 1")
     return int(item.value)
+
+
+def _command(item: _Given | None) -> tuple[str, ...]:
+    if item is None:
+        return ()
+    try:
+        words = tuple(shlex.split(item.value))
+    except ValueError as error:
+        raise item.error(f"is no command: {error}") from error
+    if not words:
+        raise item.error("allowed: a program, and arguments for it")
+    return words

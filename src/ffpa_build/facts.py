@@ -101,6 +101,8 @@ def read_elf(cubin: bytes, entry: str) -> ElfFacts:
         raise FactsError(
             f"{entry}: takes {param_bytes} bytes of parameters, but {entry}_meta says {meta['param_bytes']}"
         )
+    if meta["persistent"] not in (0, 1):
+        raise FactsError(f"{entry}_meta has persistent {meta['persistent']}, but must have 0 or 1")
     meta["persistent"] = bool(meta["persistent"])
     del meta["schema"]
     return ElfFacts(meta, sm, registers)

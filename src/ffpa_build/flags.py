@@ -264,6 +264,17 @@ FLAGS = (
         fallback="NVCC_THREADS",
     ),
     Flag(
+        "cxx",
+        BUILD,
+        (),
+        "FFPA_BUILD_CXX",
+        default="g++",
+        allowed="a C++17 compiler with GCC's options, and arguments for it",
+        help="the host compiler of the launcher; on Windows it is Visual C++",
+        metavar="COMMAND",
+        fallback="CXX",
+    ),
+    Flag(
         "ptxas_verbose",
         BUILD,
         ("--ptxas-verbose",),

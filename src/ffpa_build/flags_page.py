@@ -40,8 +40,8 @@ kernels of a family, 1 gets a note.
 
 `TORCH_CUDA_ARCH_LIST` (`8.0;8.9;9.0+PTX`) is looked at where neither `--arch` nor `FFPA_BUILD_ARCH` nor a preset is
 given. A capability without an arch of its own goes to the arch that loads on it, 8.6 to sm_80. One without kernels is
-an error. `+PTX` is left out with a note, because packs hold cubins. `MAX_JOBS` and `NVCC_THREADS` stand in for
-`FFPA_BUILD_JOBS` and `FFPA_BUILD_NVCC_THREADS`.
+an error. `+PTX` is left out with a note, because packs hold cubins. `MAX_JOBS`, `NVCC_THREADS` and `CXX` stand in for
+`FFPA_BUILD_JOBS`, `FFPA_BUILD_NVCC_THREADS` and `FFPA_BUILD_CXX`.
 
 ## What a build without flags holds
 

@@ -121,6 +121,7 @@ class Impl:
     skip: tuple[Rule, ...]
     memory_mib: int
     needs: tuple[str, ...] = ()  # names of impls of the family that launch after this one
+    order: int = 0  # place among impls of one ext that serve the same call
     opt_in: str = ""  # the name that a selection has to opt in to; "" for kernels that every selection may have
 
     @property
@@ -128,9 +129,13 @@ class Impl:
         return f"{self.family}.{self.name}"
 
 
+MAX_WHEEL_MB = 100
+"""The package index refuses larger files."""
+
+
 @dataclass(frozen=True)
 class Pack:
-    """A wheel of kernels."""
+    """A wheel of kernels. `wheel_mb` is the size in megabytes that it must not exceed."""
 
     name: str
     distribution: str
@@ -138,6 +143,7 @@ class Pack:
     title: str
     families: tuple[str, ...]
     archs: tuple[str, ...]
+    wheel_mb: int = MAX_WHEEL_MB
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from ffpa_attn.library import file_name
 from ffpa_build.model import Spec
 
 CACHE_FOLDERS = ("cubins", "jobs", "toolchains")
@@ -21,7 +22,7 @@ def pack_folders(spec: Spec, out: Path | None = None) -> list[Path]:
 
 def launcher(spec: Spec) -> Path:
     """Where an editable install has the launcher."""
-    return spec.root / "src" / "ffpa_attn" / "_launcher.so"
+    return spec.root / "src" / "ffpa_attn" / file_name()
 
 
 def everything(spec: Spec, cache: Path) -> list[Path]:

@@ -83,6 +83,7 @@ def kernel_info(built: Built) -> KernelInfo:
         head_dim=variant.head_dim,
         stages=variant.stages,
         features=variant.features,
+        order=variant.impl.order,
         file=f"cubins/{variant.id}.cubin",
         **{name: facts[name] for name in _FACT_FIELDS},
     )

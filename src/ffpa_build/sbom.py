@@ -13,8 +13,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ffpa_build.model import ToolchainSpec
+
 COMMIT_FILE = "COMMIT"
-"""In an sdist: the commit that it was made from."""
+"""In an sdist and in an archive that git made: the commit. In a checkout, the place for git to write it."""
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "sbom.ffpa")
 
 
@@ -28,12 +30,22 @@ class Material:
     pypi: bool = True
 
 
+def compiler_materials(toolchain: ToolchainSpec, from_packages: bool) -> list[Material]:
+    """The compiler of the kernels and the headers that come with it; the kernels' own are in the source digest."""
+    purpose = f"compiler of the kernels, or its headers ({toolchain.name})"
+    if not from_packages:
+        return [Material(toolchain.kind, toolchain.version, f"{purpose}, of the system", pypi=False)]
+    parts = (requirement.partition("==") for requirement in toolchain.requirements)
+    return [Material(name, number, purpose) for name, _, number in parts]
+
+
 def commit(tree: Path) -> str | None:
-    """The commit of a source tree: an sdist's note of it, or git's if no tracked file is changed; None if unknown."""
+    """The commit of a source tree: the note of an archive, or git's if no tracked file is changed; None if unknown."""
     note = tree / COMMIT_FILE
     if note.is_file():
         text = note.read_text(encoding="ascii", errors="replace").strip()
-        return text if re.fullmatch(r"[0-9a-f]{40,64}", text) else None
+        if re.fullmatch(r"[0-9a-f]{40,64}", text):
+            return text
     git = shutil.which("git")
     # Not the repository of another project, in which an unpacked tree may lie.
     if git is None or not (tree / ".git").exists():

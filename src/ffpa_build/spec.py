@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ffpa_attn.recipes import RECIPES
 from ffpa_build.errors import SpecError
 from ffpa_build.model import (
     ACCUMULATORS,
@@ -14,6 +15,7 @@ from ffpa_build.model import (
     DTYPES,
     HEAD_DIM_MULTIPLE,
     MAX_HEAD_DIM,
+    MAX_WHEEL_MB,
     PROBLEMS,
     TOOLCHAIN_KINDS,
     Arch,
@@ -193,7 +195,7 @@ def _impl(family: str, name: str, table: Table, archs: Mapping[str, Arch]) -> Im
         ext=_checked_name(table, "ext", table.string("ext"), _NAME, "lower-case letters, digits and _"),
         header=header,
         kernel=_checked_name(table, "kernel", table.string("kernel"), _CPP_NAME, "a qualified C++ name"),
-        recipe=_checked_name(table, "recipe", table.string("recipe"), _NAME, "lower-case letters, digits and _"),
+        recipe=table.string("recipe", allowed=RECIPES),
         problems=table.strings("problems", allowed=PROBLEMS, empty=False),
         archs=impl_archs,
         requires=requires,
@@ -207,6 +209,7 @@ def _impl(family: str, name: str, table: Table, archs: Mapping[str, Arch]) -> Im
         skip=tuple(_rule(rule, impl_archs, features, spills=False) for rule in table.tables("skip")),
         memory_mib=table.integer("memory_mib", default=1024, minimum=64),
         needs=table.strings("needs", default=()),
+        order=table.integer("order", default=0),
         opt_in=_checked_name(table, "opt_in", table.string("opt_in"), _NAME, "lower-case letters, digits and _")
         if table.has("opt_in")
         else "",
@@ -231,8 +234,11 @@ def _packs(folder: Path, archs: Mapping[str, Arch], impls: tuple[Impl, ...]) -> 
             title=table.string("title"),
             families=table.strings("families", allowed=families, empty=False),
             archs=table.strings("archs", allowed=archs, empty=False),
+            wheel_mb=table.integer("wheel_mb", default=MAX_WHEEL_MB, minimum=1),
         )
         table.finish()
+        if pack.wheel_mb > MAX_WHEEL_MB:
+            raise table.error("wheel_mb", pack.wheel_mb, f"1 to {MAX_WHEEL_MB}, the limit of the package index")
         for key in ("distribution", "package"):
             for other in packs.values():
                 if getattr(other, key) == getattr(pack, key):

@@ -18,6 +18,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
+from ffpa_attn.library import file_name
 from ffpa_build import environment, sbom
 from ffpa_build.distributions import CORE_PACK, extras
 from ffpa_build.errors import BuildError, SelectionError
@@ -27,7 +28,7 @@ from ffpa_build.spec import load_spec
 
 SHARED_FOLDERS = ("csrc", "src/ffpa_attn", "src/ffpa_build", "variants")
 """What an sdist carries besides its own folder; the meta distribution goes without csrc."""
-BUILT_SUFFIXES = (".so", ".pyd", ".o", ".cubin", ".pyc")
+BUILT_SUFFIXES = (".so", ".dll", ".pyd", ".o", ".cubin", ".pyc")
 """What may lie among the sources of a working tree without being one."""
 
 
@@ -62,6 +63,14 @@ def build_version(spec: Spec, pack: str | None) -> str:
     from ffpa_build import api
 
     return api.distribution_version(spec, environment.selection(spec, os.environ), pack)
+
+
+def tag(platform: str) -> str:
+    """The tag of a wheel with the launcher, for a platform as `sysconfig` names it.
+
+    Plain linux_x86_64: which manylinux the launcher deserves is auditwheel's verdict (ci/wheels.py).
+    """
+    return f"py3-none-{platform.replace('-', '_').replace('.', '_')}"
 
 
 class FfpaMetadataHook(MetadataHookInterface):
@@ -130,6 +139,7 @@ class FfpaBuildHook(BuildHookInterface):
 
     def _wheel(self, spec: Spec, scratch: Path, editable: bool, build_data: dict[str, Any]) -> None:
         from ffpa_build import api
+        from ffpa_build.toolchain import locate
 
         pack = spec.packs[str(self.pack)]
         found = environment.settings(spec, os.environ)
@@ -165,17 +175,14 @@ class FfpaBuildHook(BuildHookInterface):
             facts["compiler"] = f"{manifest.compiler.name} {manifest.compiler.version}"
             facts["compiler-flags"] = " ".join(manifest.flags)
             facts["source-digest"] = manifest.source_digest
-            for requirement in found.toolchain.requirements:
-                name, _, number = requirement.partition("==")
-                materials.append(Material(name, number, f"compiles the kernels ({found.toolchain.name})"))
+            tools = locate(found.toolchain, found.cache or api.default_cache_dir())
+            materials += sbom.compiler_materials(found.toolchain, from_packages=bool(tools.site))
         if core:
-            self._runtime(spec.root, scratch, editable, files)
+            facts["host-compiler"] = self._runtime(spec.root, scratch, found.cxx, editable, files)
             number = importlib.metadata.version("apache-tvm-ffi")
             materials.append(Material("apache-tvm-ffi", number, "headers and library of the launcher"))
             build_data["pure_python"] = False
-            # Plain "linux_x86_64": which manylinux the launcher deserves is auditwheel's verdict (ci/wheels.py).
-            platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-            build_data["tag"] = f"py3-none-{platform}"
+            build_data["tag"] = tag(sysconfig.get_platform())
         self._bill(scratch, spec.root, materials, facts, build_data)
 
     def _bill(
@@ -203,17 +210,20 @@ class FfpaBuildHook(BuildHookInterface):
             file.chmod(0o644)
             files[str(file)] = sbom.COMMIT_FILE
 
-    def _runtime(self, tree: Path, scratch: Path, editable: bool, files: dict[str, str]) -> None:
+    def _runtime(self, tree: Path, scratch: Path, cxx: tuple[str, ...], editable: bool, files: dict[str, str]) -> str:
+        """Adds the package and the launcher; returns what the launcher's compiler calls itself."""
+        from ffpa_build.host_compiler import host_compiler
         from ffpa_build.launcher import build_launcher
 
         package = tree / "src" / "ffpa_attn"
+        name = file_name()
+        # The .pth file of an editable install points at src/, so the launcher has to lie there.
+        compiler = host_compiler(cxx)
+        launcher = build_launcher((package if editable else scratch) / name, compiler)
         if editable:
-            # The .pth file of an editable install points at src/, so the launcher has to lie there.
-            build_launcher(package / "_launcher.so")
-            return
-        launcher = scratch / "_launcher.so"
-        build_launcher(launcher)
+            return compiler.version()
         launcher.chmod(0o755)
-        files[str(launcher)] = "ffpa_attn/_launcher.so"
+        files[str(launcher)] = f"{package.name}/{name}"
         for path in sources(package):
             files[str(path)] = path.relative_to(tree / "src").as_posix()
+        return compiler.version()

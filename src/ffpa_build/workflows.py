@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from ffpa_build import generated
+from ffpa_build import generated, locks
 from ffpa_build.distributions import META, is_core
 from ffpa_build.matrix import expand
 from ffpa_build.model import Spec
@@ -55,6 +55,7 @@ def render(spec: Spec) -> dict[Path, str]:
     release = _RELEASE.replace("@matrix@\n", matrix)
     release = release.replace("@options@", " ".join(f"--dist {name}" for name in [META, *packs]))
     release = release.replace("@core@", core).replace("@preset@", PRESET)
+    release = release.replace("@lock@", locks.path_of(spec.default_toolchain).as_posix())
     return {FOLDER / "ci.yml": _HEADER + _CI, FOLDER / "release.yml": _HEADER + release}
 
 
@@ -77,7 +78,9 @@ jobs:
       - uses: actions/setup-python@v5
         with:
           python-version: "3.11"
-      - run: sudo apt-get update && sudo apt-get install --yes nix-bin
+      - run: >-
+          sudo apt-get update && sudo apt-get install --yes --no-install-recommends
+          nix-bin g++-aarch64-linux-gnu g++-mingw-w64-x86-64-posix wine64
       - run: .ci/run
 """
 
@@ -108,8 +111,8 @@ jobs:
       - uses: actions/setup-python@v5
         with:
           python-version: "3.12"
-      - run: python -m pip install --upgrade pip
-      - run: python -m pip install --group build
+      - run: >-
+          python -m pip install --require-hashes --only-binary :all: -r @lock@
       - run: >-
           python -m ffpa_build build
           --pack ${{ matrix.pack }} --arch ${{ matrix.arch }} --shard ${{ matrix.part }}/${{ matrix.parts }}
@@ -136,7 +139,7 @@ jobs:
           path: build/cache/cubins
           merge-multiple: true
       - run: python -m pip install nox
-      - run: nox -s wheels -- --sdist @options@
+      - run: nox -s release -- --out dist @options@
         env:
           FFPA_BUILD_CACHE: ${{ github.workspace }}/build/cache
       - run: python -m pip install build

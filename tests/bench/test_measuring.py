@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from ffpa_attn.bench import overhead, timing
+from ffpa_attn.bench.clock import SmClock, median_mhz
 
 CPU = torch.device("cpu")
 
@@ -25,6 +26,36 @@ def test_number_of_calls_stays_within_the_budget():
 
     timing.median_ms(call, CPU, timing.Budget(warmup_ms=1e9, measure_ms=1e9, min_calls=1, max_calls=7))
     assert count == 2 + 7 + 7
+
+
+def test_a_rest_comes_before_the_warm_up_and_is_no_part_of_the_time():
+    called = []
+    budget = timing.Budget(warmup_ms=1, measure_ms=1, min_calls=3, max_calls=3, rest_s=0.05)
+    measured = timing.measure(lambda: called.append(time.monotonic()), CPU, budget)
+    gaps = [after - before for before, after in zip(called, called[1:], strict=False)]
+    assert max(gaps) == gaps[1] >= 0.05  # after the two calls that say how long one takes
+    assert measured.ms < 50.0 and measured.sm_mhz is None
+
+
+class FakeNvml:
+    NVML_CLOCK_SM = 1
+
+    def nvmlDeviceGetClockInfo(self, handle, kind):
+        return 1500 + 10 * handle * kind
+
+
+def test_the_clock_is_sampled_until_the_block_ends():
+    clock = SmClock(CPU)
+    clock._handle, clock._nvml = 7, FakeNvml()
+    with clock.sampled() as samples:
+        while len(samples) < 3:
+            time.sleep(1e-3)
+    count = len(samples)
+    time.sleep(0.03)
+    assert len(samples) == count and median_mhz(samples) == 1570.0
+    with SmClock(CPU).sampled() as none:
+        pass
+    assert none == [] and median_mhz(none) is None
 
 
 def test_subjects_take_turns_and_the_device_is_waited_for_between_batches_only():

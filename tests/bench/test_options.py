@@ -36,6 +36,8 @@ def test_sizes_given_reach_every_task():
         (["--tasks", "self,training"], "argument --tasks: training is not known; allowed: self, cross"),
         (["--H", "8", "--Hkv", "3"], "--Hkv 3 must divide the number of query heads, 8"),
         (["--fwd-backend", "sdpa", "--cuda-impl", "tma"], "--cuda-impl tma needs --fwd-backend cuda, not sdpa"),
+        (["--rest", "0"], "--rest 0.0: allowed are seconds above 0 and below 60"),
+        (["--rest", "1", "--quick"], "--rest and --quick are two ways to measure less"),
         (["--fwd-backend", "triton"], "invalid choice: 'triton'"),
         (["--json", "missing-folder/out.json"], "--json: missing-folder/out.json: the folder"),
     ],

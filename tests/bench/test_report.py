@@ -18,7 +18,9 @@ ENVIRONMENT = {"device": "Some Card", "torch": "2.13.0", "date": "2026-01-02 03:
 def rows() -> list[Row]:
     prefill = Case("self", 1, 4, 4, 1024, 1024, 128, "bf16")
     decode = Case("decode", 1, 8, 1, 1, 1024, 128, "bf16")
-    good = Row(prefill, RouteTaken(KERNEL), Result(2.0, 100.0, None, 2e-3), Result(5.0, 40.0, None, 2e-3), 1e-3)
+    good = Row(
+        prefill, RouteTaken(KERNEL), Result(2.0, 100.0, None, 1980.0, 2e-3), Result(5.0, 40.0, None, None, 2e-3), 1e-3
+    )
     good.peers["sdpa-math"] = Result(error="RuntimeError: a | b")
     failed = Row(
         decode, RouteTaken(None, "sdpa", "Nkv is short"), Result(error="ValueError: no"), Result(1.0, 2.0, 3.0)
@@ -34,7 +36,8 @@ def test_json_has_the_schema_and_survives_a_round_trip(rows):
     assert set(good) == set(failed)
     assert (good["kernel"], good["route"], good["reason"]) == (KERNEL, KERNEL, None)
     assert good["speedup_vs_sdpa"] == 2.5 and good["parity_vs_sdpa"] == 1e-3
-    assert good["ffpa"] == {"ms": 2.0, "tflops": 100.0, "gbps": None, "error_vs_float32": 2e-3, "error": None}
+    numbers = {"ms": 2.0, "tflops": 100.0, "gbps": None, "sm_mhz": 1980.0, "error_vs_float32": 2e-3}
+    assert good["ffpa"] == {**numbers, "error": None}
     assert good["flops"] == 4 * 4 * 1024 * 1024 * 128
     assert failed["kernel"] is None and failed["route"] == "sdpa" and failed["reason"] == "Nkv is short"
     assert failed["ffpa"]["error"] == "ValueError: no" and failed["speedup_vs_sdpa"] is None

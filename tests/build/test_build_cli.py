@@ -57,6 +57,20 @@ def test_show_before_and_after_a_build(tree: Path, cache: Path) -> None:
     assert facts["compile"]["peak_rss_mib"] > 10
 
 
+def test_every_command_finds_the_cache_and_the_compiler_by_their_variables(
+    tree: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = "tiny.copy-sm_89-bf16-d64-s2"
+    monkeypatch.setenv("FFPA_BUILD_CACHE", str(cache))
+    assert call("build", "--root", tree, "--arch", "89", "-q", "--out", tmp_path / "packs").exit_code == 0
+    assert json.loads(call("show", kernel, "--root", tree, "--json").output)["facts"] is not None
+    monkeypatch.setenv("FFPA_BUILD_TOOLCHAIN", "nvcc-13.0")
+    assert json.loads(call("show", kernel, "--root", tree, "--json").output)["toolchain"].startswith("nvcc ")
+    (cache / "toolchains").unlink()  # a link to what other tests use
+    call("clean", "--root", tree, "--out", tmp_path / "packs", "--cache")
+    assert not (cache / "cubins").exists()
+
+
 @pytest.mark.parametrize(
     "kernel",
     [

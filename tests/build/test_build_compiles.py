@@ -183,6 +183,7 @@ def test_an_emulated_kernel_is_a_cubin_of_its_target(tree: Path, cache: Path, tm
         ("kMetaSchema,", "kMetaSchema + 1,", "has schema 2"),
         ("sizeof(typename entry##_kernel::Params)", "8", "takes 16 bytes of parameters"),
         ("kThreads,", "kThreads + 1,", "129 threads"),
+        ("kPersistent,", "kPersistent + 2,", "has persistent 2, but must have 0 or 1"),
         ("#define FFPA_KERNEL", 'extern "C" __global__ void second() {}\n#define FFPA_KERNEL', "must be exactly"),
     ],
 )

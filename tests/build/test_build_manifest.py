@@ -122,6 +122,8 @@ def change(path: str, value: Any) -> dict[str, Any]:
         ("kernels.0.swizzle", 0.0),
         ("kernels.0.entry", "main"),
         ("kernels.0.arch", "sm_89 "),
+        ("kernels.0.order", -1),
+        ("kernels.0.order", None),
     ],
 )
 def test_malformed_field_is_rejected_by_name(path: str, value: Any) -> None:
@@ -139,7 +141,17 @@ def test_missing_top_level_key_is_rejected(field: str) -> None:
         Manifest.from_json(json.dumps(data))
 
 
-@pytest.mark.parametrize("field", [field.name for field in fields(KernelInfo)])
+def test_the_order_stands_in_the_file_only_where_it_is_not_0() -> None:
+    data = manifest()
+    data["kernels"][0]["order"] = 2
+    assert Manifest.from_json(json.dumps(data)).kernels[0].order == 2
+    assert json.loads(Manifest.from_json(json.dumps(data)).to_json()) == data
+    assert Manifest.from_json(json.dumps(change("kernels.0.order", 0))).to_json() == (
+        Manifest.from_json(json.dumps(manifest())).to_json()
+    )
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(KernelInfo) if field.name != "order"])
 def test_missing_kernel_key_is_rejected(field: str) -> None:
     data = manifest()
     del data["kernels"][0][field]

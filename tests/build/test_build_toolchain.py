@@ -6,14 +6,15 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from build_tree import REPOSITORY
 
-from ffpa_build import toolchain
+from ffpa_build import compiler, toolchain
 from ffpa_build.errors import ToolchainError
 from ffpa_build.spec import load_spec
-from ffpa_build.toolchain import identity, locate, resolve
+from ffpa_build.toolchain import Toolchain, identity, locate, resolve
 
 DEFAULT = load_spec(REPOSITORY).default_toolchain
 # The smallest of the pinned packages stands for a whole toolchain.
@@ -102,3 +103,27 @@ def test_running_environment_counts_only_with_exactly_the_pins(monkeypatch: pyte
     )
     assert toolchain._running_site(there) == Path(click.__file__).resolve().parents[1]
     assert toolchain._running_site(replace(there, requirements=("click==0.0.1",))) is None
+
+
+@pytest.mark.parametrize(("loaded", "accepted"), [((12, 9), True), ((12, 8), False), ((13, 9), False)])
+def test_an_nvrtc_of_another_version_than_the_pinned_one_is_refused(
+    loaded: tuple[int, int], accepted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one that the process had loaded before."""
+
+    class Reached(Exception):
+        pass
+
+    def create(*arguments: object) -> None:
+        raise Reached
+
+    nvrtc = SimpleNamespace(
+        nvrtcResult=SimpleNamespace(NVRTC_SUCCESS=0), nvrtcVersion=lambda: (0, *loaded), nvrtcCreateProgram=create
+    )
+    monkeypatch.setattr(compiler, "_load_nvrtc", lambda toolchain: None)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.nvrtc", nvrtc)
+    toolchain = Toolchain("nvrtc-12.9", "nvrtc", "12.9.86", "", "", "")
+    expected = Reached if accepted else ToolchainError
+    text = None if accepted else rf"NVRTC {loaded[0]}\.{loaded[1]} was loaded instead of 12\.9\.86"
+    with pytest.raises(expected, match=text):
+        compiler.compile_cubin("", {}, "sm_90a", toolchain, "x")

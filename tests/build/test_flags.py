@@ -238,6 +238,15 @@ def test_nvcc_threads_have_no_effect_on_nvrtc_and_this_is_said() -> None:
     assert (found.notices, found.nvcc_threads) == ((), 4)
 
 
+def test_a_host_compiler_is_a_program_with_arguments() -> None:
+    assert chosen({}).cxx == ()
+    assert chosen({"CXX": "clang++ -m64"}).cxx == ("clang++", "-m64")
+    assert chosen({"CXX": "clang++", "FFPA_BUILD_CXX": "'/a b/g++'"}).cxx == ("/a b/g++",)
+    for value in ("'g++", " "):
+        with pytest.raises(SelectionError, match="FFPA_BUILD_CXX = "):
+            chosen({"FFPA_BUILD_CXX": value})
+
+
 @given(
     values=st.fixed_dictionaries(
         {},
@@ -259,6 +268,7 @@ def test_nvcc_threads_have_no_effect_on_nvrtc_and_this_is_said() -> None:
             "ENABLE_FFPA_CUDA_INPUT_FP16": st.sampled_from("01"),
             "ENABLE_FFPA_CUDA_MASK_FP32": st.sampled_from("01"),
             "TORCH_CUDA_ARCH_LIST": st.just("8.0"),
+            "CXX": st.just("ccache '/a b/g++' -m64"),
         },
     ),
 )
@@ -269,6 +279,7 @@ def test_settings_survive_the_way_to_another_process(values: dict[str, str], env
         return  # an emulating preset with its own arch as the target, or a preset that is left without a dtype
     again = chosen(as_variables(found, values.get("preset")))
     assert (again.selection, again.toolchain, again.jobs) == (found.selection, found.toolchain, found.jobs)
+    assert again.cxx == found.cxx
 
 
 def test_the_table_names_everything_once() -> None:

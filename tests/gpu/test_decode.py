@@ -1,5 +1,7 @@
 """Decode: one to seven queries against a long K and V, split over the card and merged by LSE."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -8,6 +10,7 @@ from .support import (
     attend,
     attention_f64,
     check,
+    groups,
     kernel_of,
     normal,
     qkv,
@@ -16,8 +19,11 @@ from .support import (
     skip_without_decode_kernels,
 )
 
+GROUPS = pytest.mark.parametrize("group", groups("decode"))
+MASKED = pytest.mark.parametrize("group", groups("decode", "bias"))
 
-def check_decode(q, k, v, **options):
+
+def check_unasked(q, k, v, **options):
     """As ``check``, and the kernel must be one made for decode."""
     skip_without_decode_kernels()
     route, _ = route_of(q, k, v, **options)
@@ -27,47 +33,80 @@ def check_decode(q, k, v, **options):
 
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 def test_every_head_dim(head_dim, dtype):
-    check_decode(*qkv(2, 16, 1, 3001, head_dim, dtype))
+    check_unasked(*qkv(2, 16, 1, 3001, head_dim, dtype))
 
 
+@GROUPS
 @pytest.mark.parametrize("q_len", range(1, 8))
-@pytest.mark.parametrize("kv_heads", [16, 4, 2, 1])
 @pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
-def test_query_rows_and_groups(q_len, kv_heads, is_causal):
-    check_decode(*qkv(2, 16, q_len, 1537, 128, kv_heads=kv_heads), is_causal=is_causal)
+def test_query_rows_and_groups(q_len, is_causal, group):
+    for kv_heads in (16, 4, 2, 1):
+        q, k, v = qkv(2, 16, q_len, 1537, 128, kv_heads=kv_heads)
+        check(q, k, v, is_causal=is_causal, backend=group.backend(q))
 
 
+@GROUPS
 @pytest.mark.parametrize("kv_len", [512, 513, 640, 1023, 4096, 32768, 100001])
-@pytest.mark.parametrize("head_dim", [128, 512])
-def test_every_split_count(kv_len, head_dim):
-    check_decode(*qkv(1, 16, 1, kv_len, head_dim, kv_heads=2))
+def test_every_split_count(kv_len, group):
+    for head_dim in (128, 512):
+        q, k, v = qkv(1, 16, 1, kv_len, head_dim, kv_heads=2)
+        check(q, k, v, backend=group.backend(q))
 
 
-def test_more_units_than_the_card_has_slots():
-    check_decode(*qkv(64, 16, 2, 515, 64))
+@GROUPS
+def test_more_units_than_the_card_has_slots(group):
+    q, k, v = qkv(64, 16, 2, 515, 64)
+    check(q, k, v, backend=group.backend(q))
 
 
+@GROUPS
 @pytest.mark.parametrize("heads", [3, 5, 17, 24])
-def test_groups_that_do_not_fill_a_tile(heads):
-    check_decode(*qkv(2, heads, 3, 2000, 72, kv_heads=1), is_causal=True)
+def test_groups_that_do_not_fill_a_tile(heads, group):
+    q, k, v = qkv(2, heads, 3, 2000, 72, kv_heads=1)
+    check(q, k, v, is_causal=True, backend=group.backend(q))
 
 
-@pytest.mark.parametrize("kind", ["bool", "additive", "per-head"])
-@pytest.mark.parametrize("q_len", [1, 4])
-def test_masks(kind, q_len):
+def check_masked(group, q, k, v, mask):
+    """A float32 mask that no installed kernel takes as it is, is rounded to the query's dtype; so is the oracle's."""
+    backend = group.backend(q, mask)
+    used = mask.to(q.dtype) if mask.dtype == torch.float32 and "bias32" not in backend.kernel else mask
+    out, lse = attend(q, k, v, attn_mask=mask, backend=backend, return_lse=True)
+    expected, expected_lse = attention_f64(q, k, v, attn_mask=used)
+    where = f"{mask.dtype} mask {tuple(mask.shape)}, strides {mask.stride()}"
+    assert relative_error(out, expected) < 3.5e-3, where
+    torch.testing.assert_close(lse.double(), expected_lse, atol=1e-3, rtol=1e-5, msg=lambda text: f"{where}: {text}")
+
+
+@MASKED
+@pytest.mark.parametrize("q_len", [1, 4, 7])
+def test_masks_of_every_broadcast(q_len, group):
     q, k, v = qkv(2, 8, q_len, 2000, 128, kv_heads=2)
-    shape = (2, 8, q_len, 2000) if kind == "per-head" else (q_len, 2000)
-    mask = normal(*shape, seed=5)
-    check_decode(q, k, v, attn_mask=mask > -0.67 if kind == "bool" else mask)
+    sizes = itertools.product(*((1, size) for size in (2, 8, q_len, 2000)))
+    for shape in sorted({shape[start:] for shape in sizes for start in (0, 1, 2)}, key=repr):
+        additive = normal(*shape, seed=5)
+        boolean = additive > -0.67
+        boolean[..., 0] = True
+        for mask in (boolean, additive, additive.float()):
+            check_masked(group, q, k, v, mask)
 
 
-def test_fully_masked_split_and_row():
+@MASKED
+def test_strides_of_the_mask_are_honoured(group):
+    q, k, v = qkv(2, 8, 4, 2000, 128, kv_heads=2)
+    transposed = normal(2000, 4, seed=5).T
+    sliced = normal(2, 16, 8, 4001, seed=6)[:, ::2, ::2, 1::2]
+    for mask in (transposed, sliced):
+        for given in (mask, mask.float(), mask > -0.67):
+            check_masked(group, q, k, v, given)
+
+
+@MASKED
+def test_fully_masked_split_and_row(group):
     q, k, v = qkv(1, 8, 4, 4096, 64, kv_heads=2)
     mask = torch.ones(4, 4096, dtype=torch.bool, device=q.device)
     mask[:, :2048] = False
     mask[2] = False
-    kernel_of(q, k, v, attn_mask=mask)
-    out, lse = attend(q, k, v, attn_mask=mask, return_lse=True)
+    out, lse = attend(q, k, v, attn_mask=mask, return_lse=True, backend=group.backend(q, mask))
     expected, expected_lse = attention_f64(q, k, v, attn_mask=mask)
     assert not out[:, :, 2].any() and (lse[:, :, 2] == -torch.inf).all()
     assert relative_error(out, expected) < 3.5e-3

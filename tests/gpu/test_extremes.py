@@ -7,7 +7,7 @@ import torch
 
 from ffpa_attn import ffpa_attn_func
 
-from .support import DEVICE, attend, attention_f64, kernel_of, normal, qkv, relative_error
+from .support import DEVICE, attend, attention_f64, groups, kernel_of, normal, qkv, relative_error
 
 GIB = 2**30
 FP16_ERROR = 6e-4
@@ -100,33 +100,42 @@ def fresh_memory_holds_nan():
         torch.use_deterministic_algorithms(before)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "options"),
-    [((2, 3, 515, 1001), {}), ((1, 2, 640, 640), {"is_causal": True}), ((2, 8, 1, 4097), {}), ((1, 8, 5, 600), {})],
-    ids=["prefill", "causal", "decode", "decode-rows"],
+CALLS = {
+    "prefill": [((2, 3, 515, 1001), {}), ((1, 2, 640, 640), {"is_causal": True})],
+    "decode": [((2, 8, 1, 4097), {}), ((1, 8, 5, 600), {"is_causal": True})],
+}
+KINDS_AND_GROUPS = pytest.mark.parametrize(
+    ("kind", "group"),
+    [pytest.param(kind, *group.values, id=f"{kind}-{group.id}") for kind in CALLS for group in groups(kind)],
 )
+
+
+@KINDS_AND_GROUPS
 @pytest.mark.parametrize("head_dim", [8, 72, 320, 1000])
-def test_every_element_of_the_output_is_written(sizes, options, head_dim):
-    inputs = qkv(*sizes, head_dim)
-    kernel_of(*inputs, **options)
-    expected, expected_lse = attend(*inputs, return_lse=True, **options)
-    with fresh_memory_holds_nan():
-        out, lse = attend(*inputs, return_lse=True, **options)
-    assert torch.equal(out, expected) and torch.equal(lse, expected_lse)
-    assert not out.isnan().any() and not lse.isnan().any()
+def test_every_element_of_the_output_is_written(kind, group, head_dim):
+    for sizes, options in CALLS[kind]:
+        inputs = qkv(*sizes, head_dim)
+        options = {**options, "backend": group.backend(inputs[0]), "return_lse": True}
+        expected, expected_lse = attend(*inputs, **options)
+        with fresh_memory_holds_nan():
+            out, lse = attend(*inputs, **options)
+        assert torch.equal(out, expected) and torch.equal(lse, expected_lse)
+        assert not out.isnan().any() and not lse.isnan().any()
 
 
-def test_neighbours_of_the_inputs_are_not_read():
+@KINDS_AND_GROUPS
+def test_neighbours_of_the_inputs_are_not_read(kind, group):
     """NaN beside every tensor, in the padding of rows and after the last row, must not reach the output."""
-    q, k, v = qkv(1, 2, 515, 1001, 72)
-    kernel_of(q, k, v)
+    sizes, options = CALLS[kind][0]
+    q, k, v = qkv(*sizes, 72)
 
     def surrounded(x):
-        pad = torch.full((1, 2, x.shape[2] + 8, 72 + 56), torch.nan, device=DEVICE, dtype=x.dtype)
+        pad = torch.full((*x.shape[:2], x.shape[2] + 8, 72 + 56), torch.nan, device=DEVICE, dtype=x.dtype)
         inner = pad[:, :, : x.shape[2], :72]
         return inner.copy_(x)
 
-    assert torch.equal(attend(*(surrounded(x) for x in (q, k, v))), attend(q, k, v))
+    options = {**options, "backend": group.backend(q)}
+    assert torch.equal(attend(*(surrounded(x) for x in (q, k, v)), **options), attend(q, k, v, **options))
 
 
 def test_values_are_independent_of_masked_keys():

@@ -12,11 +12,12 @@ from .support import attend, attention_f64, normal, qkv, relative_error
 
 # (batch, heads, Nq, Nkv, D) just past each gate
 GATED = {
-    "short-query": (1, 2, 8, 1024, 64),
+    "short-query": (1, 2, 65, 1024, 64),
     "query-511": (1, 2, 511, 1024, 64),
     "short-kv": (1, 2, 512, 511, 64),
-    "short-kv-decode": (1, 2, 1, 511, 64),
+    "short-kv-decode": (1, 2, 1, 255, 64),
     "head-dim-1032": (1, 2, 512, 512, 1032),
+    "head-dim-60": (1, 2, 512, 512, 60),
 }
 
 

@@ -5,21 +5,27 @@ import itertools
 import pytest
 import torch
 
-from .support import CEILING, DEVICE, attend, attention_f64, check, kernel_of, normal, qkv, relative_error, route_of
+from .support import (
+    CEILING,
+    DEVICE,
+    attend,
+    attention_f64,
+    check,
+    groups,
+    kernel_of,
+    normal,
+    qkv,
+    relative_error,
+    route_of,
+)
 
+GROUPS = pytest.mark.parametrize("group", groups("prefill", "bias"))
+HEAD_DIMS = pytest.mark.parametrize("head_dim", [64, 512])  # of one family, perhaps another implementation
 KINDS = ("bool", "additive", "float32")
-# Rows of a mask with 700 columns start off 16 bytes, those with 704 on them; other kernels may serve the two.
-KV_LENS = (700, 704)
 FULL = (2, 4, 515, 700)
 # [B, H, Nq, Nkv] with any set of dimensions broadcast, and the 3-D and 2-D shapes that align with its end.
 BROADCASTS = sorted(
-    {
-        shape[start:]
-        for kv_len in KV_LENS
-        for start in (0, 1, 2)
-        for shape in itertools.product(*((1, size) for size in (*FULL[:3], kv_len)))
-    },
-    key=repr,
+    {shape[start:] for start in (0, 1, 2) for shape in itertools.product(*((1, size) for size in FULL))}, key=repr
 )
 
 
@@ -32,32 +38,44 @@ def make_mask(kind, shape, dtype, seed=7):
     return normal(*shape, dtype=torch.float32 if kind == "float32" else dtype, seed=seed)
 
 
-def check_masked(q, k, v, mask):
-    """A float32 mask that no installed kernel takes as it is, is rounded to the query's dtype; so is the oracle's."""
-    route, _ = route_of(q, k, v, attn_mask=mask)
-    out, lse = attend(q, k, v, attn_mask=mask, return_lse=True)
+def run(group, q, k, v, mask):
+    """O, LSE, and both in float64. A float32 mask that the group's kernels do not take as it is, is rounded to the
+    query's dtype; so is the oracle's."""
+    backend = group.backend(q, mask)
+    mask = group.lay_out(mask, k.shape[2])
+    route, _ = route_of(q, k, v, attn_mask=mask, backend=backend)
+    out, lse = attend(q, k, v, attn_mask=mask, return_lse=True, backend=backend)
     expected, expected_lse = attention_f64(q, k, v, attn_mask=mask.to(q.dtype) if route.cast_mask else mask)
-    assert relative_error(out, expected) < CEILING[q.dtype], route.kernel.id
-    torch.testing.assert_close(lse.double(), expected_lse, atol=1e-3, rtol=1e-5)
+    return out, lse.double(), expected, expected_lse
 
 
-@pytest.mark.parametrize("shape", BROADCASTS, ids=lambda s: "x".join(map(str, s)))
+def check_masked(group, q, k, v, mask):
+    out, lse, expected, expected_lse = run(group, q, k, v, mask)
+    error = relative_error(out, expected)
+    where = f"mask {tuple(mask.shape)}, strides {mask.stride()}"
+    assert error < CEILING[q.dtype], f"{where}: error {error:.3g}"
+    torch.testing.assert_close(lse, expected_lse, atol=1e-3, rtol=1e-5, msg=lambda text: f"{where}: LSE: {text}")
+
+
+@GROUPS
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_broadcast(kind, shape):
-    q, k, v = qkv(*FULL[:3], max(shape[-1], 700), 72)
-    check_masked(q, k, v, make_mask(kind, shape, q.dtype))
+def test_every_broadcast(kind, group):
+    q, k, v = qkv(*FULL, 72)
+    for shape in BROADCASTS:
+        check_masked(group, q, k, v, make_mask(kind, shape, q.dtype))
 
 
-@pytest.mark.parametrize("head_dim", [8, 64, 128, 192, 256, 320, 384, 512, 640, 768, 1000, 1024])
+@pytest.mark.parametrize("head_dim", [8, 64, 128, 192, 256, 320, 512, 640, 768, 1000, 1024])
 @pytest.mark.parametrize("kind", ["bool", "additive"])
-@pytest.mark.parametrize("kv_len", [1001, 1008])
-def test_every_head_dim_is_as_exact_as_sdpa(kind, head_dim, dtype, kv_len):
+@pytest.mark.parametrize("kv_len", [1001, 1008])  # rows of the mask start off and on 16 bytes; the route heeds that
+def test_a_call_with_a_mask_is_as_exact_as_sdpa_unasked(kind, head_dim, dtype, kv_len):
     q, k, v = qkv(1, 4, 577, kv_len, head_dim, dtype, kv_heads=2)
     check(q, k, v, attn_mask=make_mask(kind, (577, kv_len), dtype))
 
 
+@GROUPS
 @pytest.mark.parametrize("kind", KINDS)
-def test_strides_of_the_mask_are_honoured(kind):
+def test_strides_of_the_mask_are_honoured(kind, group):
     q, k, v = qkv(*FULL, 64)
     transposed = make_mask(kind, (700, 515), q.dtype).T
     expanded = make_mask(kind, (1, 1, 515, 700), q.dtype).expand(FULL)
@@ -65,7 +83,7 @@ def test_strides_of_the_mask_are_honoured(kind):
     for mask in (transposed, expanded, sliced):
         if kind == "bool":
             mask = mask | (torch.arange(700, device=DEVICE) == 0)
-        check_masked(q, k, v, mask)
+        check_masked(group, q, k, v, mask)
 
 
 def test_a_compact_mask_stays_compact():
@@ -80,78 +98,73 @@ def test_a_compact_mask_stays_compact():
     assert extra < 2**20  # the mask expanded to [Nq, Nkv] would be 16 MiB
 
 
+@GROUPS
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("kv_len", KV_LENS)
-@pytest.mark.parametrize("head_dim", [64, 512, 1024])
-def test_a_row_with_nothing_to_attend_to_is_zero_with_lse_minus_infinity(kind, kv_len, head_dim):
-    q, k, v = qkv(1, 2, 640, kv_len, head_dim)
-    mask = make_mask(kind, (640, kv_len), q.dtype)
+@HEAD_DIMS
+def test_a_row_with_nothing_to_attend_to_is_zero_with_lse_minus_infinity(kind, group, head_dim):
+    q, k, v = qkv(1, 2, 640, 700, head_dim)
+    mask = make_mask(kind, (640, 700), q.dtype)
     empty = [0, 5, 127, 128, 639]
     mask[empty] = False if kind == "bool" else -torch.inf
-    route, _ = route_of(q, k, v, attn_mask=mask)
-    out, lse = attend(q, k, v, attn_mask=mask, return_lse=True)
+    out, lse, expected, expected_lse = run(group, q, k, v, mask)
     assert not out[:, :, empty].any() and (lse[:, :, empty] == -torch.inf).all()
     assert not out.isnan().any() and not lse.isnan().any()
     kept = [row for row in range(640) if row not in empty]
-    expected, expected_lse = attention_f64(q, k, v, attn_mask=mask.to(q.dtype) if route.cast_mask else mask)
     assert relative_error(out[:, :, kept], expected[:, :, kept]) < CEILING[q.dtype]
-    torch.testing.assert_close(lse[:, :, kept].double(), expected_lse[:, :, kept], atol=1e-3, rtol=1e-5)
+    torch.testing.assert_close(lse[:, :, kept], expected_lse[:, :, kept], atol=1e-3, rtol=1e-5)
 
 
+@GROUPS
 @pytest.mark.parametrize("columns", [slice(0, 256), slice(256, 512), slice(444, 700), slice(0, 699)])
 @pytest.mark.parametrize("kind", ["bool", "additive"])
-@pytest.mark.parametrize("kv_len", KV_LENS)
-@pytest.mark.parametrize("head_dim", [64, 256, 512, 1024])
-def test_fully_masked_tiles_first_middle_last_and_all_but_one_key(kind, columns, kv_len, head_dim):
-    q, k, v = qkv(1, 2, 515, kv_len, head_dim)
-    mask = make_mask(kind, (515, kv_len), q.dtype)
+@HEAD_DIMS
+def test_fully_masked_tiles_first_middle_last_and_all_but_one_key(kind, columns, group, head_dim):
+    q, k, v = qkv(1, 2, 515, 700, head_dim)
+    mask = make_mask(kind, (515, 700), q.dtype)
     mask[:, columns] = False if kind == "bool" else -torch.inf
     if kind == "bool":
         mask[:, 699 if columns.start == 0 else 0] = True
-    check_masked(q, k, v, mask)
+    check_masked(group, q, k, v, mask)
 
 
-@pytest.mark.parametrize("kv_len", KV_LENS)
-def test_all_masked_call_is_all_zero(kv_len):
-    q, k, v = qkv(1, 2, 515, kv_len, 128)
-    mask = torch.zeros(515, kv_len, dtype=torch.bool, device=DEVICE)
-    kernel_of(q, k, v, attn_mask=mask)
-    out, lse = attend(q, k, v, attn_mask=mask, return_lse=True)
+@GROUPS
+def test_all_masked_call_is_all_zero(group):
+    q, k, v = qkv(1, 2, 515, 700, 128)
+    out, lse, _, _ = run(group, q, k, v, torch.zeros(515, 700, dtype=torch.bool, device=DEVICE))
     assert not out.any() and (lse == -torch.inf).all()
 
 
+@GROUPS
 @pytest.mark.parametrize("kind", ["additive", "float32"])
-@pytest.mark.parametrize("kv_len", KV_LENS)
-@pytest.mark.parametrize("head_dim", [64, 512])
-def test_a_row_of_the_smallest_finite_value_averages_and_is_finite(kind, dtype, kv_len, head_dim):
-    q, k, v = qkv(1, 2, 515, kv_len, head_dim, dtype)
-    mask = make_mask(kind, (515, kv_len), dtype)
+@HEAD_DIMS
+def test_a_row_of_the_smallest_finite_value_averages_and_is_finite(kind, group, dtype, head_dim):
+    q, k, v = qkv(1, 2, 515, 700, head_dim, dtype)
+    mask = make_mask(kind, (515, 700), dtype)
     mask[3] = torch.finfo(dtype).min
-    route, _ = route_of(q, k, v, attn_mask=mask)
-    out = attend(q, k, v, attn_mask=mask)
-    expected, _ = attention_f64(q, k, v, attn_mask=mask.to(dtype) if route.cast_mask else mask)
+    out, _, expected, _ = run(group, q, k, v, mask)
     assert out.isfinite().all()
     # -65504 leaves a few bits of each logit in float32; bfloat16's minimum leaves none, and the row is the plain mean.
     assert relative_error(out[:, :, 3], expected[:, :, 3]) < 2e-2
     assert relative_error(out, expected) < 4e-3
 
 
-def test_the_smallest_float32_is_not_minus_infinity(dtype):
+@GROUPS
+def test_the_smallest_float32_is_not_minus_infinity(group, dtype):
     """Rounded to 16 bits it would be, and the row would be zero instead of the mean of V."""
     q, k, v = qkv(1, 2, 515, 700, 64, dtype)
-    mask = torch.full((515, 700), torch.finfo(torch.float32).min, device=DEVICE)
-    kernel_of(q, k, v, attn_mask=mask)
-    out = attend(q, k, v, attn_mask=mask)
+    mask = group.lay_out(torch.full((515, 700), torch.finfo(torch.float32).min, device=DEVICE), 700)
+    out = attend(q, k, v, attn_mask=mask, backend=group.backend(q, mask))
     assert out.isfinite().all() and out.abs().sum() > 0
 
 
-def test_padding_mask_equals_a_shorter_key(dtype):
+@GROUPS
+def test_padding_mask_equals_a_shorter_key(group, dtype):
     q, k, v = qkv(1, 2, 600, 1024, 128, dtype)
     mask = torch.arange(1024, device=DEVICE)[None] < 700
-    kernel_of(q, k, v, attn_mask=mask)
     expected, _ = attention_f64(q, k[:, :, :700], v[:, :, :700])
     k[:, :, 700:], v[:, :, 700:] = 1e4, 3e4
-    assert relative_error(attend(q, k, v, attn_mask=mask), expected) < CEILING[dtype]
+    out = attend(q, k, v, attn_mask=mask, backend=group.backend(q, mask))
+    assert relative_error(out, expected) < CEILING[dtype]
 
 
 @pytest.mark.parametrize(

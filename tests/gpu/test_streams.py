@@ -1,6 +1,7 @@
 """Streams, CUDA graphs, threads, and repeatability."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -98,6 +99,21 @@ def test_the_card_is_that_of_the_tensors():
     out = attend(*other)
     assert out.device == other[0].device and torch.cuda.current_device() == 0
     assert torch.equal(out.to("cuda:0"), attend(*inputs))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two cards")
+def test_two_threads_on_two_cards_need_no_set_device():
+    inputs = qkv(1, 2, 640, 640, 64)
+    kernel_of(*inputs)
+    expected = attend(*inputs)
+
+    def work(index):
+        mine = [x.to(f"cuda:{index}") for x in inputs]
+        return all(torch.equal(attend(*mine), expected.to(f"cuda:{index}")) for _ in range(50))
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(work, (1, 0))) == [True, True]
+    assert torch.cuda.current_device() == 0
 
 
 BACKEND = CUDABackend()

@@ -13,6 +13,7 @@ from elftools.elf.gnuversions import GNUVerNeedSection
 from elftools.elf.sections import SymbolTableSection
 
 from ffpa_build.errors import CompileError, ToolchainError
+from ffpa_build.host_compiler import Gcc
 from ffpa_build.launcher import CSRC, build_launcher
 
 # The symbol versions of the oldest libraries that a manylinux_2_28 wheel may meet.
@@ -81,5 +82,5 @@ def test_a_compile_error_shows_command_and_output(tmp_path: Path) -> None:
 
 def test_a_missing_compiler_is_named(tmp_path: Path) -> None:
     with pytest.raises(ToolchainError, match=r"needs the C\+\+ compiler no-such-compiler, install it"):
-        build_launcher(tmp_path / "_launcher.so", cxx="no-such-compiler")
+        build_launcher(tmp_path / "_launcher.so", Gcc(("no-such-compiler",)))
     assert list(tmp_path.iterdir()) == []

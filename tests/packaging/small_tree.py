@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import subprocess
 import zipfile
@@ -147,3 +149,21 @@ def metadata(wheel: Path) -> list[str]:
     """The lines of METADATA's header."""
     (name,) = (name for name in members(wheel) if name.endswith(".dist-info/METADATA"))
     return members(wheel)[name].decode().split("\n\n")[0].splitlines()
+
+
+def rewrite(wheel: Path, target: Path, changes: dict[str, bytes | None], record: bool = True) -> None:
+    """A copy with members replaced, added or (None) left out; with `record` its RECORD fits that."""
+    files = {name: data for name, data in {**members(wheel), **changes}.items() if data is not None}
+    if record:
+        (name,) = (name for name in files if name.endswith(".dist-info/RECORD"))
+        files[name] = "".join(f"{row}\n" for row in [*map(record_row, *zip(*files.items(), strict=True))]).encode()
+    with zipfile.ZipFile(target, "w") as archive:
+        for member, data in files.items():
+            archive.writestr(member, data)
+
+
+def record_row(name: str, data: bytes) -> str:
+    if name.endswith("/RECORD"):
+        return f"{name},,"
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    return f"{name},sha256={digest},{len(data)}"

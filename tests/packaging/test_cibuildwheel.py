@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -45,10 +46,14 @@ def wheels() -> Any:
     return module
 
 
-def test_one_python_builds_for_each_architecture() -> None:
-    result = identifiers(CONFIG)
+@pytest.mark.parametrize(
+    ("platform", "built"),
+    [("linux", ["cp312-manylinux_x86_64", "cp312-manylinux_aarch64"]), ("windows", ["cp312-win_amd64"])],
+)
+def test_one_python_builds_for_each_architecture(platform: str, built: list[str]) -> None:
+    result = identifiers(CONFIG, platform)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.split() == ["cp312-manylinux_x86_64", "cp312-manylinux_aarch64"]
+    assert result.stdout.split() == built
 
 
 def test_a_misspelt_option_is_refused(tmp_path: Path) -> None:
@@ -72,3 +77,18 @@ def test_it_sets_variables_that_a_build_reads(settings: dict[str, Any]) -> None:
     named = {name for name in settings["environment"] if "FFPA" in name}
     assert named == {"FFPA_BUILD_PRESET", "FFPA_BUILD_CACHE"}
     assert named <= {flag.variable for flag in VARIABLES}
+
+
+def test_windows_gets_the_same_variables_without_a_shell(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cibuildwheel.environment import parse_environment
+
+    def evaluated(table: dict[str, str]) -> dict[str, str]:
+        text = " ".join(f'{name}="{value}"' for name, value in table.items())
+        return parse_environment(text).as_dictionary({"PATH": os.environ["PATH"]})
+
+    monkeypatch.chdir(ROOT)
+    linux, windows = evaluated(settings["environment"]), evaluated(settings["windows"]["environment"])
+    assert windows.pop("PIP_CONSTRAINT") == Path(linux.pop("PIP_CONSTRAINT")).as_uri()
+    assert windows == linux

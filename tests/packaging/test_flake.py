@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,15 @@ def nix(tree: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def copy(folder: Path) -> Path:
+def copy(folder: Path, *more: str) -> Path:
+    """What the flake reads, and `more` of the tree."""
     tree = folder / "source"
     ignore = shutil.ignore_patterns("__pycache__", "*.so")
-    for name in ("variants", "packages", "ci/nix"):
-        shutil.copytree(ROOT / name, tree / name, ignore=ignore)
-    for name in ("flake.nix", "VERSION"):
-        shutil.copy2(ROOT / name, tree / name)
+    for name in ("variants", "packages", "ci/nix", "flake.nix", "VERSION", *more):
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, tree / name, ignore=ignore)
+        else:
+            shutil.copy2(ROOT / name, tree / name)
     return tree
 
 
@@ -47,7 +50,11 @@ def instantiate(tree: Path, output: str) -> dict[str, dict[str, str]]:
     paths = "systems: builtins.mapAttrs (_: builtins.mapAttrs (_: package: package.drvPath)) systems"
     result = nix(tree, "eval", "--json", f"path:{tree}#{output}", "--apply", paths)
     assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
+    found: dict[str, dict[str, str]] = json.loads(result.stdout)
+    for paths_of_system in found.values():
+        for path in paths_of_system.values():
+            assert Path(f"{tree.parent}/store{path}").is_file(), f"{path} was evaluated, but not written to the store"
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +99,56 @@ def test_a_package_has_every_pack_built_by_its_own_compiler(tree: Path, major: s
     assert not any(name.startswith("tomli") for name in found)
 
 
-def test_checks_and_the_shell_are_derivations(tree: Path) -> None:
-    checks = instantiate(tree, "checks")
-    assert {system: set(names) for system, names in checks.items()} == dict.fromkeys(
-        SYSTEMS, {"generated-files", "packs"}
+def test_every_attribute_is_instantiated_for_every_system(tree: Path, packages: dict[str, dict[str, str]]) -> None:
+    shown = nix(tree, "flake", "show", "--json", f"path:{tree}")
+    assert shown.returncode == 0, shown.stderr
+    outputs = json.loads(shown.stdout)
+    instantiated = {output: instantiate(tree, output) for output in outputs}
+    for output, systems in outputs.items():
+        assert {system: set(rows) for system, rows in instantiated[output].items()} == {
+            system: set(rows) for system, rows in systems.items()
+        }
+        assert set(systems) == SYSTEMS
+    assert instantiated["packages"] == packages
+    assert {output: set(rows["x86_64-linux"]) for output, rows in outputs.items() if output != "packages"} == {
+        "checks": {"generated-files", "packs"},
+        "devShells": {"default"},
+    }
+
+
+def test_the_flake_has_the_shape_that_nix_expects(tree: Path) -> None:
+    result = nix(tree, "flake", "check", "--no-build", f"path:{tree}")
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_check_of_generated_files_passes_with_a_python_that_has_no_packages(tmp_path: Path) -> None:
+    """The commands of that derivation, run: what Nix would build but for the sandbox."""
+    tree = copy(tmp_path, "src", "csrc", "docs", "recipe", ".github", "pyproject.toml", "LICENSE")
+    (command,) = (
+        row["command"]
+        for name, row in closure(tree, "checks.x86_64-linux.generated-files").items()
+        if name == "ffpa-generated-files"
     )
-    assert set(instantiate(tree, "devShells")) == SYSTEMS
+    assert "/nix/store/" in command
+    python = tmp_path / "bin/python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+
+    def run(command: str) -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": f"{python.parent}:/usr/bin:/bin", "out": str(tmp_path / "out")}
+        return subprocess.run(["bash", "-euc", command], env=environment, capture_output=True, text=True, check=False)
+
+    command = command.replace("/nix/store/", f"{tree.parent}/store/nix/store/")
+    result = run(command)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "out").is_file()
+    # It would notice a file that is not what the tables say.
+    page = next(Path(f"{tree.parent}/store/nix/store").glob("*-source/docs/build-flags.md"))
+    page.parent.chmod(0o755)
+    page.chmod(0o644)
+    page.write_text(page.read_text() + "\nmore\n")
+    assert run(command).returncode != 0
 
 
 def test_a_new_pack_is_a_package_without_a_change_to_the_flake(tmp_path: Path) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import tarfile
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ffpa_build import sbom
-from small_tree import Build, members
+from ffpa_build.spec import load_spec
+from small_tree import ROOT, Build, members
 
 MATERIALS = [sbom.Material("some-compiler", "1.2", "compiles"), sbom.Material("g++", "12", "links", pypi=False)]
 
@@ -57,6 +60,49 @@ def test_every_wheel_names_what_made_it(core: Path, extra: Path, build: Build) -
     assert "apache-tvm-ffi" in {row["name"] for row in bill(core)["components"]}
 
 
+@pytest.mark.parametrize("distribution", ["ffpa-core", "ffpa-extra", "ffpa"])
+def test_its_library_finds_it_valid(build: Build, core: Path, distribution: str) -> None:
+    pytest.importorskip("jsonschema", reason="cyclonedx-python-lib validates with jsonschema")
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    wheel = core if distribution == "ffpa-core" else build(distribution)
+    validator = JsonStrictValidator(SchemaVersion.V1_6)
+    data = bill(wheel)
+    assert validator.validate_str(json.dumps(data)) is None
+    data["metadata"]["component"]["unknown"] = 1
+    assert validator.validate_str(json.dumps(data)) is not None
+
+
+def test_it_names_compilers_headers_digest_and_nothing_that_was_not_used(core: Path) -> None:
+    assert set(properties(core)) == {
+        *("ffpa:compiler", "ffpa:compiler-flags", "ffpa:source-digest", "ffpa:host-compiler"),
+        # The small tree is in no repository, so there is no ffpa:commit.
+    }
+    assert re.match(r"(g\+\+|\S*c\+\+|clang\S*) .*\d+\.\d+", properties(core)["ffpa:host-compiler"])
+    default = load_spec(ROOT).default_toolchain
+    used = {f"{row['name']}=={row['version']}" for row in bill(core)["components"]}
+    assert used == {*default.requirements, f"apache-tvm-ffi=={metadata.version('apache-tvm-ffi')}"}
+    includes = [
+        line
+        for path in (ROOT / "csrc").rglob("*.*h")
+        for line in path.read_text().splitlines()
+        if line.startswith("#include")
+    ]
+    assert includes and not [line for line in includes if "cutlass/" in line or "cute/" in line], (
+        "kernels include CUTLASS: its version belongs into the bill of materials"
+    )
+
+
+def test_a_compiler_of_the_system_is_not_named_as_a_package() -> None:
+    toolchain = load_spec(ROOT).toolchains["nvcc-13.0"]
+    (system,) = sbom.compiler_materials(toolchain, from_packages=False)
+    assert (system.name, system.version, system.pypi) == ("nvcc", toolchain.version, False)
+    packages = sbom.compiler_materials(toolchain, from_packages=True)
+    assert {f"{row.name}=={row.version}" for row in packages} == set(toolchain.requirements)
+    assert all(row.pypi for row in packages)
+
+
 def test_the_same_contents_give_the_same_text_and_others_another_serial_number() -> None:
     first = sbom.render("a", "1", MATERIALS, {"commit": "x", "compiler": None})
     assert sbom.render("a", "1", reversed(MATERIALS), {"commit": "x"}) == first
@@ -87,6 +133,32 @@ def test_a_changed_tree_or_one_inside_another_repository_names_no_commit(reposit
     assert sbom.commit(inside) is None
     (repository / "VERSION").write_text("9\n")
     assert sbom.commit(repository) is None
+
+
+def test_an_archive_made_by_git_names_the_commit(repository: Path, tmp_path: Path) -> None:
+    """What a packager gets from a forge."""
+    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for name in (sbom.COMMIT_FILE, ".gitattributes"):
+        shutil.copy2(ROOT / name, repository)
+    subprocess.run([*git, "add", "--all"], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--message", "b"], check=True)
+    assert sbom.commit(repository) == head(repository)
+    archive = tmp_path / "archive.tar"
+    subprocess.run([*git, "archive", "--output", str(archive), "HEAD"], check=True)
+    with tarfile.open(archive) as file:
+        file.extractall(tmp_path / "unpacked", filter="data")
+    assert sbom.commit(tmp_path / "unpacked") == head(repository)
+
+
+def test_the_compiler_that_cxx_names_makes_the_launcher(build: Build, core: Path, tmp_path: Path) -> None:
+    """As conda's, whose folder has no g++; arguments go with it."""
+    found = shutil.which("g++")
+    assert found is not None
+    compiler = tmp_path / "x86_64-conda-linux-gnu-c++"
+    compiler.symlink_to(found)
+    wheel = build("ffpa-core", CXX=f"{compiler} -fno-inline")
+    assert properties(wheel)["ffpa:host-compiler"].startswith("x86_64-conda-linux-gnu-c++ ")
+    assert members(wheel)["ffpa_attn/_launcher.so"] != members(core)["ffpa_attn/_launcher.so"]
 
 
 def test_a_note_that_is_no_commit_is_not_repeated(tmp_path: Path) -> None:

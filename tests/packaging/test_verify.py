@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_check_wheels import CUBIN, MANIFEST, rewrite
+from test_check_wheels import CUBIN, MANIFEST
 
-from small_tree import members
+from small_tree import members, rewrite
 
 ID = "extra.tiny-sm_90a-bf16-d64-s3"
 Verify = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import zipfile
 from dataclasses import replace
@@ -12,7 +13,8 @@ import pytest
 
 from ffpa_build import wheel_variants
 from ffpa_build.errors import BuildError
-from small_tree import Build
+from ffpa_build.spec import load_spec
+from small_tree import ROOT, Build
 
 variants_json = pytest.importorskip(
     "variantlib.variants_json", reason="variantlib is not installed: nox -s wheel_variants has it"
@@ -32,6 +34,32 @@ def test_the_file_beside_a_wheel_is_read_by_variantlib(extra: Path, tmp_path: Pa
         "nvidia :: sm_arch :: 90a_real",
     }
     assert parsed.providers["nvidia"].plugin_api == "nvidia_variant_provider.plugin:NvidiaVariantPlugin"
+
+
+@pytest.mark.parametrize("toolchain", ["nvrtc-12.9", "nvrtc-13.0"])
+@pytest.mark.parametrize("arch", load_spec(ROOT).archs)
+def test_each_arch_is_a_property_that_variantlib_reads(extra: Path, tmp_path: Path, arch: str, toolchain: str) -> None:
+    manifest = wheel_variants.read_manifest(extra)
+    (kernel,) = manifest.kernels
+    name = f"native.tiny-{arch}-bf16-d64-s3"
+    row = replace(kernel, id=name, arch=arch, file=f"cubins/{name}.cubin", entry=re.sub("[.-]", "_", name))
+    version = load_spec(ROOT).toolchains[toolchain].version
+    compiler = replace(manifest.compiler, version=version)
+    wheel = tmp_path / "ffpa_extra-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(
+            "ffpa_pack_extra/manifest.json", replace(manifest, kernels=(row,), compiler=compiler).to_json()
+        )
+    assert wheel_variants.main([str(wheel)]) == 0
+    parsed = variants_json.VariantsJson(json.loads((tmp_path / f"{wheel.stem}.variants.json").read_text()))
+    ((label, variant),) = parsed.variants.items()
+    number, suffix = re.fullmatch(r"sm_(\d+)([af]?)", arch).groups()
+    major = version.split(".")[0]
+    assert label == variant.label == f"cu{major}.extra"
+    assert {(prop.namespace, prop.feature, prop.value) for prop in variant.properties} == {
+        ("nvidia", "sm_arch", f"{number}{suffix}_real"),
+        ("nvidia", "cuda_version_lower_bound", f"{major}.0"),
+    }
 
 
 def test_archs_are_in_order_and_emulated_kernels_count_as_what_runs_them(extra: Path) -> None:

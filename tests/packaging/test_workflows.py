@@ -77,5 +77,7 @@ def test_what_the_workflows_call_exists() -> None:
     known = {option for parameter in main.commands["build"].params for option in parameter.opts}
     named = set(re.findall(r"--[a-z-]+", build))
     assert {"--pack", "--arch", "--shard", "--cache-dir"} <= named <= known
+    (lock,) = {word for text in commands("release.yml") for word in text.split() if word.startswith("ci/locks/")}
+    assert (ROOT / lock).is_file()
     assert ".ci/run" in commands("ci.yml")
     assert (ROOT / ".ci/run").stat().st_mode & 0o111

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ffpa_attn import reference
+from ffpa_attn import Options, Runtime, reference
 from ffpa_attn.device import DeviceInfo
+from ffpa_attn.explanation import Explanation
 from ffpa_attn.layout import result_strides
 from ffpa_attn.manifest import PACK_ABI, SCHEMA, Compiler, KernelInfo, Manifest
 from ffpa_attn.packs import Pack, PackSet
@@ -158,6 +159,11 @@ class FakeLauncher:
         want_lse: bool,
     ) -> Any:
         self.prepared.append((kernel, image(), problem))
+        # as the launcher's CheckMask
+        own = query.dtype
+        fits = {"none": None, "boolean": torch.bool, "additive": own, "additive_f32": torch.float32}
+        assert (None if attn_mask is None else attn_mask.dtype) == fits[problem.mask_kind]
+        assert ("bias32" in kernel.features) == (problem.mask_kind == "additive_f32")
         expected = [(t.shape, t.stride(), t.dtype) for t in (query, key, value)]
 
         def launch(
@@ -165,6 +171,7 @@ class FakeLauncher:
         ) -> Any:
             if [(t.shape, t.stride(), t.dtype) for t in (query, key, value)] != expected:
                 return None
+            assert (None if attn_mask is None else attn_mask.dtype) == fits[problem.mask_kind]
             self.launched.append((query, key, value, attn_mask, philox))
             out, lse = reference.attention(
                 query,
@@ -181,6 +188,16 @@ class FakeLauncher:
             return (result, lse) if want_lse else result
 
         return launch
+
+
+def attend(runtime: Runtime, query: Any, key: Any, value: Any, attn_mask: Any = None, **options: Any) -> Any:
+    """A call on `runtime`, with its options as keywords."""
+    return runtime.attention(query, key, value, attn_mask, Options(**options))
+
+
+def explain(runtime: Runtime, query: Any, key: Any, value: Any, attn_mask: Any = None, **options: Any) -> Explanation:
+    """The route of the same call."""
+    return runtime.explain(query, key, value, attn_mask, Options(**options))
 
 
 def as_json(content: Manifest) -> dict[str, Any]:

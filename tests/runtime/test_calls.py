@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runtime_fakes import attend, explain
 
 import ffpa_attn
 from ffpa_attn import CUDABackend, FallbackError, FFPAFallbackWarning, Runtime, ffpa_attn_func, reference
@@ -163,6 +164,37 @@ def test_a_mask_that_is_no_tensor_is_named(mask):
         ffpa_attn_func(q, q, q, mask)
 
 
+@pytest.mark.parametrize("backend", ["sdpa", "reference"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_halves_of_the_keys_merge_by_lse_to_the_whole(backend, dtype):
+    q, k, v = (torch.randn(1, h, n, 16).to(dtype) for h, n in ((4, 6), (2, 11), (2, 11)))
+    mask = torch.rand(6, 11) > 0.4
+    mask[2, :5] = False  # one half has nothing for this row
+    mask[3] = False
+    whole, lse = ffpa_attn_func(q, k, v, mask, backend=backend, return_lse=True)
+    (a, lse_a), (b, lse_b) = (
+        ffpa_attn_func(q, k[:, :, part], v[:, :, part], mask[:, part], backend=backend, return_lse=True)
+        for part in (slice(0, 5), slice(5, None))
+    )
+    merged, merged_lse = reference.merge(a, lse_a, b, lse_b)
+    torch.testing.assert_close(merged, whole, atol=1e-5 if dtype == torch.float32 else 1e-2, rtol=1e-2)
+    torch.testing.assert_close(merged_lse, lse)
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "reference"])
+@pytest.mark.parametrize("d", [8, 40, 60, 88, 1000, 1032])
+def test_any_head_dim_and_fused_views_on_routes_without_kernels(backend, d):
+    """Multiples of 8 or not, and past what kernels serve."""
+    fused = torch.randn(2, 7, 3, 2, d, dtype=torch.float16)
+    views = [t.transpose(1, 2) for t in fused.unbind(2)]
+    out = ffpa_attn_func(*views, is_causal=True, backend=backend)
+    clones = [t.contiguous() for t in views]
+    torch.testing.assert_close(out, ffpa_attn_func(*clones, is_causal=True, backend=backend))
+    torch.testing.assert_close(
+        out.double(), reference.attention(*clones, is_causal=True, dtype=F64)[0], atol=2e-3, rtol=2e-3
+    )
+
+
 def test_gradients_go_through_sdpa():
     q, k, v = (torch.randn(1, 2, 6, 8, dtype=F64, requires_grad=True) for _ in range(3))
     for backend in ("sdpa", "reference"):
@@ -187,16 +219,16 @@ Q = torch.randn(1, 2, 8, 16)
 
 def test_one_warning_for_each_reason(runtime):
     with pytest.warns(FFPAFallbackWarning, match="the tensors are on 'cpu'"):
-        runtime.attention(Q, Q, Q, backend="cuda")
+        attend(runtime, Q, Q, Q, backend="cuda")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        runtime.attention(Q, Q, Q, backend="cuda")
-        runtime.attention(Q, Q, Q, backend="sdpa")
-        runtime.attention(Q, Q, Q, backend="reference")
-        runtime.attention(Q, Q, Q)
+        attend(runtime, Q, Q, Q, backend="cuda")
+        attend(runtime, Q, Q, Q, backend="sdpa")
+        attend(runtime, Q, Q, Q, backend="reference")
+        attend(runtime, Q, Q, Q)
     runtime.clear()
     with pytest.warns(FFPAFallbackWarning):
-        runtime.attention(Q, Q, Q, backend="cuda")
+        attend(runtime, Q, Q, Q, backend="cuda")
 
 
 def test_a_warning_names_the_callers_line():
@@ -209,43 +241,41 @@ def test_a_warning_names_the_callers_line():
 def test_strict_raises_instead_of_falling_back(runtime):
     for backend in (None, "cuda"):
         with pytest.raises(FallbackError, match="strict mode: .*kernels need a CUDA device") as caught:
-            runtime.attention(Q, Q, Q, backend=backend, strict=True)
+            attend(runtime, Q, Q, Q, backend=backend, strict=True)
         assert caught.value.code == "device"
-    assert torch.equal(
-        runtime.attention(Q, Q, Q, backend="sdpa", strict=True), runtime.attention(Q, Q, Q, backend="sdpa")
-    )
+    assert torch.equal(attend(runtime, Q, Q, Q, backend="sdpa", strict=True), attend(runtime, Q, Q, Q, backend="sdpa"))
     strict = Runtime(packs=PackSet(), config=Config(strict=True))
     with pytest.raises(FallbackError):
-        strict.attention(Q, Q, Q)
-    strict.attention(Q, Q, Q, strict=False)
+        attend(strict, Q, Q, Q)
+    attend(strict, Q, Q, Q, strict=False)
     with pytest.raises(TypeError, match=r"strict=1; allowed are True, False and None"):
-        runtime.attention(Q, Q, Q, strict=1)
+        attend(runtime, Q, Q, Q, strict=1)
 
 
 def test_nhd_is_refused_where_no_kernel_runs(runtime):
     with pytest.raises(ValueError, match=r"tensor_layout='NHD' is served by kernels only.*CUDA device.*'HND'"):
-        runtime.attention(Q, Q, Q, backend=CUDABackend(tensor_layout="NHD"))
+        attend(runtime, Q, Q, Q, backend=CUDABackend(tensor_layout="NHD"))
 
 
 def test_explain_names_route_and_reason(runtime):
-    explained = runtime.explain(Q, Q, Q, is_causal=True, return_lse=True)
+    explained = explain(runtime, Q, Q, Q, is_causal=True, return_lse=True)
     assert (explained.route, explained.kernel, explained.error) == ("sdpa", None, None)
     assert "kernels need a CUDA device" in explained.reason
     for part in ("problem: fp32 B=1 Hq=2", "causal=True", "route: sdpa (device)", "pack: none is installed"):
         assert part in str(explained)
-    assert runtime.explain(Q, Q, Q, backend="reference").route == "reference"
-    refused = runtime.explain(Q, Q, Q, strict=True)
+    assert explain(runtime, Q, Q, Q, backend="reference").route == "reference"
+    refused = explain(runtime, Q, Q, Q, strict=True)
     assert refused.route == "error" and refused.error.startswith("FallbackError: strict mode")
     with pytest.raises(ValueError, match="exclude each other"):
-        runtime.explain(Q, Q, Q, torch.zeros(8, 8), is_causal=True)
+        explain(runtime, Q, Q, Q, torch.zeros(8, 8), is_causal=True)
     assert ffpa_attn.explain(Q, Q, Q).route == "sdpa"
 
 
 def test_arguments_that_cannot_be_hashed_are_named(runtime):
     with pytest.raises(TypeError, match=r"dropout_p=\[0\.1\]"):
-        runtime.attention(Q, Q, Q, dropout_p=[0.1])
+        attend(runtime, Q, Q, Q, dropout_p=[0.1])
     with pytest.raises(TypeError, match="key must be a torch.Tensor, got NoneType"):
-        runtime.attention(Q, None, Q)
+        attend(runtime, Q, None, Q)
 
 
 def test_long_inputs_hold_no_score_matrix():

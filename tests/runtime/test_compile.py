@@ -57,8 +57,8 @@ def test_strict_raises_from_a_graph_too():
         compiled(q)
 
 
-def arguments(q, k, mask=None, lse=False, backend="reference", causal=False):
-    return (q, k, k, mask, 0.0, causal, None, resolve_backend(backend, None).spec, lse, None)
+def arguments(q, k, mask=None, lse=False, backend="reference", causal=False, dropout_p=0.0):
+    return (q, k, k, mask, dropout_p, causal, None, resolve_backend(backend, None).spec, lse, None)
 
 
 @pytest.mark.parametrize("backend", ["reference", "sdpa"])
@@ -93,6 +93,18 @@ def test_autocast_gives_a_graph_the_dtype_of_an_eager_call(grad):
     torch.testing.assert_close(got, call(q, v, mask))
 
 
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("backend", ["reference", "sdpa"])
+def test_a_traced_call_asks_nothing_that_dynamo_of_torch_2_11_cannot_trace(backend, grad, monkeypatch):
+    def untraceable(device):
+        raise AssertionError(f"is_autocast_available({device!r}) within a call")
+
+    monkeypatch.setattr(torch.amp, "is_autocast_available", untraceable)
+    monkeypatch.setattr(torch.amp.autocast_mode, "is_autocast_available", lambda device: True)  # torch.autocast's own
+    q = torch.randn(1, 2, 4, 16, requires_grad=grad)
+    torch.compile(lambda q: ffpa_attn_func(q, q, q, backend=backend), fullgraph=True, backend="aot_eager")(q)
+
+
 def test_tracers_without_dynamo_see_the_operator():
     q = torch.randn(1, 2, 4, 16)
     graph = make_fx(lambda t: ffpa_attn_func(t, t, t, backend="reference"), tracing_mode="fake")(q)
@@ -100,3 +112,47 @@ def test_tracers_without_dynamo_see_the_operator():
     torch.testing.assert_close(graph(q), ffpa_attn_func(q, q, q, backend="reference"))
     with FakeTensorMode() as mode:
         assert ffpa_attn_func(*[mode.from_tensor(q)] * 3).shape == q.shape
+
+
+def test_graph_passes_are_told_that_the_operator_draws_random_numbers():
+    assert torch.Tag.nondeterministic_seeded in attention_op.tags
+    q, k = torch.randn(1, 4, 5, 16), torch.randn(1, 2, 7, 16)
+    for backend in ("reference", "sdpa"):
+        torch.library.opcheck(
+            attention_op, arguments(q, k, backend=backend, dropout_p=0.3), test_utils=("test_schema", "test_faketensor")
+        )
+
+
+@pytest.mark.parametrize("backend", ["reference", "sdpa"])
+@pytest.mark.parametrize("grad", [False, True])
+def test_calls_with_dropout_stay_apart_in_a_graph_and_the_reference_draws_what_it_draws_eagerly(backend, grad):
+    q, k = torch.randn(1, 4, 8, 16, requires_grad=grad), torch.randn(1, 2, 12, 16)
+
+    def call(q, k):
+        return [ffpa_attn_func(q, k, k, dropout_p=0.5, backend=backend) for _ in range(2)]
+
+    def seeded(function):
+        torch.manual_seed(3)
+        outs = function(q, k)
+        return [*outs, *(torch.autograd.grad(outs[0].sum() + outs[1].sum(), q) if grad else ())]
+
+    got = seeded(torch.compile(call, fullgraph=True, backend="aot_eager_decomp_partition"))
+    assert not torch.equal(got[0], got[1])
+    if backend == "reference":  # torch decomposes SDPA in a graph, and then it draws other numbers
+        torch.testing.assert_close(got, seeded(call))
+
+
+def test_dropout_with_gradients_reads_no_number_from_a_tensor():
+    """It would wait for the device, and not every dynamo can trace it."""
+    q = torch.randn(1, 2, 8, 16, requires_grad=True)
+    graphs = []
+
+    def record(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    call = torch.compile(
+        lambda t: ffpa_attn_func(t, t, t, dropout_p=0.5, backend="reference"), fullgraph=True, backend=record
+    )
+    call(q).sum().backward()
+    assert not {"item", "tolist"} & {node.target for node in graphs[0].graph.nodes} and q.grad is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from runtime_fakes import H200, FakeLauncher, kernel, manifest, write_pack
+from runtime_fakes import H200, FakeLauncher, attend, kernel, manifest, write_pack
 
 from ffpa_attn.backends import CUDABackend, SDPABackend
 from ffpa_attn.config import Config
@@ -40,7 +40,7 @@ def test_a_call_runs_the_forced_kernel(tmp_path: Path) -> None:
             launcher=launcher,
             devices=lambda device: H200,
         )
-        runtime.attention(*tensors)
+        attend(runtime, *tensors)
         assert launcher.prepared[-1][0] == expected
 
 

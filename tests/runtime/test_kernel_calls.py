@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
-from runtime_fakes import H200, FakeLauncher, kernel, packs_of
+from runtime_fakes import H200, L4, RTX5090, FakeLauncher, attend, explain, kernel, packs_of
 
 from ffpa_attn import CUDABackend, Gates, KernelNotFoundError, Runtime, philox, reference
 
@@ -32,14 +34,14 @@ def tensors(*, heads=4, kv_heads=2, nq=9, nkv=12, d=64, dtype=torch.bfloat16):
 
 def test_a_call_runs_the_kernel_and_a_second_one_its_plan(runtime, launcher):
     q, k, v = tensors()
-    out, lse = runtime.attention(q, k, v, is_causal=True, return_lse=True)
+    out, lse = attend(runtime, q, k, v, is_causal=True, return_lse=True)
     want, want_lse = reference.attention(q, k, v, is_causal=True)
     assert torch.equal(out, want) and torch.equal(lse, want_lse)
     q2, k2, v2 = tensors()
-    again, _ = runtime.attention(q2, k2, v2, is_causal=True, return_lse=True)
+    again, _ = attend(runtime, q2, k2, v2, is_causal=True, return_lse=True)
     assert torch.equal(again, reference.attention(q2, k2, v2, is_causal=True)[0])
     assert len(launcher.prepared) == 1 and len(launcher.launched) == 2
-    assert isinstance(runtime.attention(q, k, v), torch.Tensor) and len(launcher.prepared) == 2
+    assert isinstance(attend(runtime, q, k, v), torch.Tensor) and len(launcher.prepared) == 2
 
 
 @pytest.mark.parametrize(
@@ -55,44 +57,44 @@ def test_a_call_runs_the_kernel_and_a_second_one_its_plan(runtime, launcher):
 )
 def test_whatever_changes_the_call_makes_another_plan(runtime, launcher, change):
     q, k, v = tensors()
-    runtime.attention(q, k, v)
-    runtime.attention(q, k, v, **change)
+    attend(runtime, q, k, v)
+    attend(runtime, q, k, v, **change)
     assert len(launcher.prepared) == 2
 
 
 def test_other_strides_make_another_plan(runtime, launcher):
     q, k, v = tensors()
-    runtime.attention(q, k, v)
+    attend(runtime, q, k, v)
     nhd = q.transpose(1, 2).contiguous().transpose(1, 2)
-    out = runtime.attention(nhd, k, v)
+    out = attend(runtime, nhd, k, v)
     assert len(launcher.prepared) == 2 and out.transpose(1, 2).is_contiguous()
 
 
 def test_a_tensor_that_does_not_fit_the_plan_is_checked_again(runtime):
     q, k, v = tensors()
-    runtime.attention(q, k, v)
+    attend(runtime, q, k, v)
     with pytest.raises(TypeError, match=r"key=torch.float16"):
-        runtime.attention(q, k.half(), v)
+        attend(runtime, q, k.half(), v)
 
 
 def test_gradients_pass_the_plan_by(runtime, launcher):
     q, k, v = tensors()
-    runtime.attention(q, k, v)
+    attend(runtime, q, k, v)
     with pytest.warns(UserWarning, match="gradients are needed"):
-        out = runtime.attention(q.clone().requires_grad_(), k, v)
+        out = attend(runtime, q.clone().requires_grad_(), k, v)
     assert out.requires_grad and len(launcher.launched) == 1
     with torch.no_grad():
-        assert not runtime.attention(q.clone().requires_grad_(), k, v).requires_grad
+        assert not attend(runtime, q.clone().requires_grad_(), k, v).requires_grad
     assert len(launcher.launched) == 2
 
 
 def test_forward_mode_gradients_pass_the_plan_by(runtime, launcher):
     q, k, v = tensors()
-    runtime.attention(q, k, v)
+    attend(runtime, q, k, v)
     with torch.autograd.forward_ad.dual_level(), pytest.warns(UserWarning, match="gradients are needed"):
         dual = torch.autograd.forward_ad.make_dual(q, torch.ones_like(q))
         with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-            out = runtime.attention(dual, k, v)
+            out = attend(runtime, dual, k, v)
         assert torch.autograd.forward_ad.unpack_dual(out).tangent is not None
     assert len(launcher.launched) == 1
 
@@ -100,7 +102,7 @@ def test_forward_mode_gradients_pass_the_plan_by(runtime, launcher):
 def test_autocast_casts_on_a_kernel_route_too(runtime, launcher):
     q, k, v = tensors(dtype=torch.float32)
     with torch.autocast("cpu", dtype=torch.float16):
-        assert runtime.attention(q, k, v).dtype == torch.float16
+        assert attend(runtime, q, k, v).dtype == torch.float16
     assert launcher.prepared[0][0].dtype == "fp16"
 
 
@@ -109,7 +111,7 @@ def test_nhd_inputs_give_an_nhd_result(runtime, launcher):
     backend = CUDABackend(tensor_layout="NHD")
     want = reference.attention(*(t.transpose(1, 2) for t in (q, k, v)))[0].transpose(1, 2)
     for _ in range(2):
-        out, lse = runtime.attention(q, k, v, backend=backend, return_lse=True)
+        out, lse = attend(runtime, q, k, v, backend=backend, return_lse=True)
         assert torch.equal(out, want) and out.is_contiguous() and lse.shape == (1, 4, 9)
     assert len(launcher.prepared) == 1
 
@@ -119,11 +121,35 @@ def test_masks_reach_the_launcher_expanded_and_in_a_dtype_that_it_reads(runtime,
     mask = torch.zeros(1, 12)
     mask[0, 3] = torch.finfo(torch.float32).min
     for _ in range(2):
-        out = runtime.attention(q, k, v, mask)
+        out = attend(runtime, q, k, v, mask)
         given = launcher.launched[-1][3]
         assert given.shape == (1, 4, 9, 12) and given.dtype == torch.bfloat16 and torch.isfinite(given).all()
         torch.testing.assert_close(out, reference.attention(q, k, v, mask)[0])
-    assert "attn_mask is converted from float32 to torch.bfloat16" in runtime.explain(q, k, v, mask).copies[0]
+    assert "attn_mask is converted from float32 to torch.bfloat16" in explain(runtime, q, k, v, mask).copies[0]
+
+
+@pytest.mark.parametrize("mask", [torch.randn(9, 12), torch.randn(2, 12)[:1].expand(9, 12), torch.randn(12, 9).T])
+def test_rows_of_a_converted_mask_start_on_16_bytes(runtime, launcher, mask):
+    q, k, v = tensors()
+    out = attend(runtime, q, k, v, mask)
+    given = launcher.launched[-1][3]
+    assert given.stride(3) == 1 and given.stride(2) * given.element_size() % 16 == 0
+    torch.testing.assert_close(out, reference.attention(q, k, v, mask.bfloat16())[0])
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["float32", "own", "bool"])))
+def test_kinds_of_masks_that_one_kernel_serves_do_not_disturb_each_other(runtime, launcher, order):
+    """They share a choice of kernel; only float32 masks are converted."""
+    q, k, v = tensors()
+    allowed = torch.rand(9, 12) > 0.4
+    allowed[:, 0] = True
+    masks = {"float32": torch.randn(9, 12), "own": torch.randn(9, 12).bfloat16(), "bool": allowed}
+    for kind in order + order:
+        rounded = masks[kind].bfloat16() if kind == "float32" else masks[kind]
+        want = reference.attention(q, k, v, rounded)[0]
+        assert torch.equal(attend(runtime, q, k, v, masks[kind]), want), kind
+        assert bool(explain(runtime, q, k, v, masks[kind]).copies) == (kind == "float32")
+    assert {row.id for row, *_ in launcher.prepared} == {kernel(features=("bias",)).id}
 
 
 def test_dropout_takes_its_stream_from_torchs_generator(runtime, launcher):
@@ -131,7 +157,7 @@ def test_dropout_takes_its_stream_from_torchs_generator(runtime, launcher):
     outs = []
     for _ in range(2):
         torch.manual_seed(11)
-        outs.append(runtime.attention(q, k, v, dropout_p=0.3))
+        outs.append(attend(runtime, q, k, v, dropout_p=0.3))
     assert torch.equal(*outs)
     seed, offset, added = launcher.launched[0][4]
     torch.manual_seed(11)
@@ -146,7 +172,7 @@ def test_a_call_draws_once_whatever_plan_came_before(runtime, launcher):
     want = None
     for inputs in ((q, k, v), other, (q, k, v), other):
         torch.manual_seed(5)
-        runtime.attention(*inputs, dropout_p=0.3)
+        attend(runtime, *inputs, dropout_p=0.3)
         state = torch.get_rng_state()
         want = state if want is None else want
         assert torch.equal(state, want)
@@ -154,14 +180,14 @@ def test_a_call_draws_once_whatever_plan_came_before(runtime, launcher):
 
 def test_head_dims_are_rounded_up_and_the_scale_is_the_true_one(runtime, launcher):
     q, k, v = tensors(d=40)
-    runtime.attention(q, k, v)
+    attend(runtime, q, k, v)
     assert launcher.prepared[0][0].head_dim == 64 and launcher.prepared[0][2].scale == 40**-0.5
 
 
 @pytest.mark.parametrize(("nq", "nkv", "causal"), [(0, 5, False), (5, 0, True), (0, 0, True)])
 def test_empty_calls_launch_nothing(runtime, launcher, nq, nkv, causal):
     q, k, v = tensors(nq=nq, nkv=nkv)
-    out, lse = runtime.attention(q, k, v, is_causal=causal, return_lse=True)
+    out, lse = attend(runtime, q, k, v, is_causal=causal, return_lse=True)
     assert out.shape == q.shape and (out == 0).all() and (lse == -torch.inf).all()
     assert launcher.prepared == []
 
@@ -169,15 +195,40 @@ def test_empty_calls_launch_nothing(runtime, launcher, nq, nkv, causal):
 def test_a_named_backend_without_its_kernel_raises_and_an_unnamed_one_falls_back(runtime):
     q, k, v = tensors(d=512)
     with pytest.raises(KernelNotFoundError, match="head dim 512 .*H200.*packs seen: core.*ffpa_build"):
-        runtime.attention(q, k, v, backend="cuda")
-    assert runtime.explain(q, k, v, backend="cuda").route == "error"
+        attend(runtime, q, k, v, backend="cuda")
+    assert explain(runtime, q, k, v, backend="cuda").route == "error"
     with pytest.warns(UserWarning, match="no kernel for prefill bf16"):
-        runtime.attention(q, k, v)
+        attend(runtime, q, k, v)
+
+
+def test_bf16_inputs_with_f16_accumulators_are_an_error(runtime):
+    q, k, v = tensors()
+    backend = CUDABackend(acc="f16")
+    with pytest.raises(ValueError, match="bf16 inputs cannot accumulate in f16; use acc='f32'"):
+        attend(runtime, q, k, v, backend=backend)
+    assert explain(runtime, q, k, v, backend=backend).route == "error"
+
+
+def test_each_tensors_device_decides_which_kernel_runs(tmp_path, launcher):
+    """Two cards of different kinds in one process, and one that no pack serves."""
+    runtime = Runtime(
+        packs=packs_of(tmp_path, kernel(), kernel("sm_89")),
+        gates=Gates.open(),
+        launcher=launcher,
+        devices=lambda device: {"cpu": H200, "meta": replace(L4, index=1)}.get(device.type, RTX5090),
+    )
+    q = torch.randn(1, 2, 9, 64, dtype=torch.bfloat16)
+    assert explain(runtime, q, q, q).kernel == kernel().id
+    assert explain(runtime, *[q.to("meta")] * 3).kernel == kernel("sm_89").id
+    uncovered = Runtime(packs=runtime.packs, gates=Gates.open(), launcher=launcher, devices=lambda device: RTX5090)
+    with pytest.raises(KernelNotFoundError, match=r"RTX 5090 \(compute capability 12.0\).*pip install 'ffpa\[sm120\]'"):
+        attend(uncovered, q, q, q, backend="cuda")
+    assert launcher.prepared == []
 
 
 def test_explain_shows_the_kernel_its_rivals_and_the_copies(runtime):
     q, k, v = tensors()
-    explained = runtime.explain(q, k.transpose(2, 3).contiguous().transpose(2, 3), v)
+    explained = explain(runtime, q, k.transpose(2, 3).contiguous().transpose(2, 3), v)
     assert (explained.route, explained.kernel, explained.reason) == ("kernel", kernel().id, None)
     assert explained.copies == ("key is made contiguous: its last dimension has stride 12",)
     text = str(explained)
@@ -194,7 +245,7 @@ def test_the_number_of_plans_is_bounded(tmp_path, launcher):
         max_plans=3,
     )
     for n in range(1, 11):
-        runtime.attention(*tensors(nq=n))
+        attend(runtime, *tensors(nq=n))
         assert len(runtime._plans) <= 3
 
 
@@ -205,7 +256,7 @@ def test_threads_share_a_runtime(runtime):
     def work(index):
         for _ in range(20):
             q, k, v = inputs[index]
-            if not torch.equal(runtime.attention(q, k, v), reference.attention(q, k, v)[0]):
+            if not torch.equal(attend(runtime, q, k, v), reference.attention(q, k, v)[0]):
                 wrong.append(index)
 
     threads = [threading.Thread(target=work, args=(i % 4,)) for i in range(8)]
@@ -231,7 +282,7 @@ def test_kept_plans_keep_no_tensors(runtime, launcher, options):
     q, k, v = tensors()
     if "NHD" in str(options):
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-    runtime.attention(q, k, v, **options)
+    attend(runtime, q, k, v, **options)
     assert runtime._plans
     launcher.launched.clear()
     kept = [weakref.ref(tensor) for tensor in (q, k, v)]
@@ -244,7 +295,7 @@ def test_layouts_that_take_turns_keep_their_plans(runtime, launcher):
     q, k, v = tensors()
     swapped = torch.randn(1, 12, 2, 64).to(torch.bfloat16).transpose(1, 2)
     for key in (k, swapped, k, swapped):
-        out = runtime.attention(q, key, v)
+        out = attend(runtime, q, key, v)
         assert torch.equal(out, reference.attention(q, key, v)[0])
     assert len(launcher.prepared) == 2 and len(launcher.launched) == 4
 
@@ -252,6 +303,6 @@ def test_layouts_that_take_turns_keep_their_plans(runtime, launcher):
 @pytest.mark.filterwarnings("ignore::ffpa_attn.errors.FFPAFallbackWarning", "ignore:There is a performance drop")
 def test_vmap_does_not_reach_a_kernel(runtime, launcher):
     q = torch.randn(3, 1, 2, 8, 64, dtype=torch.bfloat16)
-    got = torch.vmap(lambda t: runtime.attention(t, t, t))(q)
-    torch.testing.assert_close(got, torch.stack([runtime.attention(t, t, t, backend="sdpa") for t in q]))
+    got = torch.vmap(lambda t: attend(runtime, t, t, t))(q)
+    torch.testing.assert_close(got, torch.stack([attend(runtime, t, t, t, backend="sdpa") for t in q]))
     assert launcher.prepared == []

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from runtime_fakes import CUBIN, H200, FakeLauncher, kernel, manifest, packs_of, write_pack
+from runtime_fakes import CUBIN, H200, FakeLauncher, attend, explain, kernel, manifest, packs_of, write_pack
 
 from ffpa_attn.__main__ import info_lines, main, pack_lines
 from ffpa_attn.errors import PackError
@@ -111,6 +113,30 @@ def test_a_cubin_with_another_hash_is_found_when_it_is_read(site):
     assert checked.packs == () and "has sha256" in checked.rejected[0].reason
 
 
+TMA = {"recipe": "split_d_tma", "box_cols": 64, "box_q_rows": 128, "box_kv_rows": 64, "swizzle": 128}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"recipe": "other"}, "recipe 'other' is not one of merge, persist_d, "),
+        ({"box_cols": 0}, "box_cols must be in 1..256, the manifest says 0"),
+        ({"box_q_rows": 257}, "box_q_rows must be in 1..256, the manifest says 257"),
+        ({"box_kv_rows": 0}, "box_kv_rows must be in 1..256, the manifest says 0"),
+        ({"box_cols": 72}, "box_cols must be in 1..64 beside a swizzle of 128 bytes, the manifest says 72"),
+    ],
+)
+def test_a_kernel_that_no_call_could_launch_turns_its_pack_away(site, changes, reason):
+    row = kernel(**{**TMA, **changes})
+    site.install("core", kernel("sm_89"), row)
+    assert f"kernel {row.id}: {reason}" in rejection().reason
+
+
+def test_boxes_and_recipes_of_this_tree_are_accepted(site):
+    site.install("core", kernel(**TMA), kernel("sm_89"), kernel("sm_80", recipe="merge", problems=("merge",)))
+    assert [pack.name for pack in discover().packs] == ["core"]
+
+
 def test_a_kernel_id_that_core_has_turns_the_later_pack_away(site):
     site.install("aaa", kernel(), kernel("sm_89"))
     site.install("core", kernel())
@@ -163,7 +189,11 @@ def test_a_pack_of_another_version_and_one_with_a_local_label(site):
     site.install("extra", kernel("sm_89"), version="9.9.9")
     found = discover()
     assert [p.version for p in found.packs] == [f"{VERSION}+sm89"]
-    assert f"version 9.9.9 does not fit ffpa-core {VERSION}" in found.rejected[0].reason
+    advice = f"install ffpa-extra=={VERSION} or ffpa-core==9.9.9"
+    both = "the two must be of one version"
+    assert found.rejected[0].reason == f"version 9.9.9 does not fit ffpa-core {VERSION}; {both}: {advice}"
+    # A label says what was built, and no other distribution has to bear it.
+    assert discover(version=f"{VERSION}+sm89").rejected[0].reason.endswith(advice)
 
 
 def test_a_manifest_of_another_pack(site):
@@ -226,11 +256,41 @@ def test_a_bad_cubin_turns_its_pack_away_and_the_call_takes_the_next(tmp_path):
     launcher = FakeLauncher()
     runtime = Runtime(packs=both, gates=Gates.open(), launcher=launcher, devices=lambda device: H200)
     q = torch.randn(1, 2, 8, 64, dtype=torch.bfloat16)
-    assert runtime.explain(q, q, q).kernel == kernel(stages=2).id
-    runtime.attention(q, q, q)
+    assert explain(runtime, q, q, q).kernel == kernel(stages=2).id
+    attend(runtime, q, q, q)
     assert launcher.prepared[0][0].stages == 2
-    explained = runtime.explain(q, q, q)
+    explained = explain(runtime, q, q, q)
     assert "sha256" in explained.packs_rejected[0].reason and "pack turned away: bad" in str(explained)
+
+
+def test_threads_that_meet_a_bad_cubin_together_turn_its_pack_away_once(tmp_path):
+    import torch
+
+    from ffpa_attn import Gates, Runtime
+    from ffpa_attn.packs import Pack
+
+    together = threading.Barrier(2)
+
+    class Bad(Pack):
+        def image(self, kernel):
+            together.wait(timeout=60)  # both threads have chosen this pack
+            raise PackError(f"{kernel.id} is bad")
+
+    good, fine = packs_of(tmp_path / "a", kernel(stages=2)), packs_of(tmp_path / "b", kernel(), pack="bad").packs[0]
+    bad = Bad(fine.name, fine.root, fine.manifest)
+    launcher = FakeLauncher()
+    runtime = Runtime(
+        packs=replace(good, packs=(bad, *good.packs)),
+        gates=Gates.open(),
+        launcher=launcher,
+        devices=lambda device: H200,
+    )
+    q = torch.randn(1, 2, 8, 64, dtype=torch.bfloat16)
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(attend, runtime, q, q, q) for _ in range(2)]
+        assert torch.equal(calls[0].result(), calls[1].result())
+    assert [rejected.name for rejected in runtime.packs.rejected] == ["bad"]
+    assert {row.stages for row, *_ in launcher.prepared} == {2}
 
 
 def _env(*paths: Path) -> dict[str, str]:

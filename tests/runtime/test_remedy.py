@@ -74,7 +74,21 @@ def test_an_id_that_is_asked_for_says_everything() -> None:
         "FFPA_BUILD_ARCH=sm_89 ENABLE_FFPA_CUDA_INPUT_FP16=1 ENABLE_FFPA_F16_ACC=1 ENABLE_FFPA_CUDA_MASK_FP32=1 "
         "FFPA_DEV_HEADDIMS=default,1024)"
     ) in said
-    assert "FFPA_BUILD_ARCH=90" in text(backend=CUDABackend(kernel="no id at all"))
+    emulated = text(backend=CUDABackend(kernel="native.split_d_tma-sm_120f-bf16-d64-s3-for_sm_90a"))
+    assert "--arch sm_90a --preset emulated" in emulated and "FFPA_BUILD_PRESET=emulated" in emulated
+
+
+def test_no_build_is_advised_for_what_is_no_id() -> None:
+    said = text(backend=CUDABackend(kernel="native.split_d-sm90a-bf16-d64"))
+    assert "kernel='native.split_d-sm90a-bf16-d64' is no kernel id; close to it are native.split_d-sm_90a-" in said
+    assert "ffpa_build" not in said and "pip install" not in said
+    assert "close to it" not in text(backend=CUDABackend(kernel="no id at all"))
+
+
+def test_an_installed_kernel_that_does_not_fit_the_call_says_why() -> None:
+    said = text(backend=CUDABackend(kernel=kernel(features=("bias",)).id))
+    assert "is installed and does not serve this call: features bias, needed are none" in said
+    assert "ffpa_build" not in said
 
 
 def test_a_device_that_no_pack_serves_is_told_the_wheel_first() -> None:

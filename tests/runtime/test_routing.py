@@ -8,8 +8,12 @@ from hypothesis import strategies as st
 from runtime_fakes import H200, L4, RTX5090, kernel, memory_packs, problem
 
 from ffpa_attn import CUDABackend, Gates, ReferenceBackend, SDPABackend
+from ffpa_attn.gates import OPENINGS, Opening
 from ffpa_attn.packs import PackSet, RejectedPack
 from ffpa_attn.routing import FallbackRoute, KernelRoute, ReferenceRoute, route
+from ffpa_build.matrix import expand
+from ffpa_build.selection import Selection
+from ffpa_build.spec import load_spec
 
 D64 = memory_packs(kernel())
 
@@ -51,7 +55,7 @@ def test_a_kernel_that_fits_is_taken_without_and_with_a_named_backend():
 )
 @pytest.mark.parametrize("backend", [None, CUDABackend()])
 def test_gates_lead_to_sdpa(facts, code, text, backend):
-    got = reason(backend=backend, **facts)
+    got = reason(backend=backend, gates=Gates(openings=()), **facts)
     assert got.code == code and text in got.text
 
 
@@ -79,6 +83,52 @@ def test_other_devices_and_named_backends():
     assert reason(device=None, device_type="cpu").code == "device"
     assert reason(backend=SDPABackend()).code == "requested"
     assert isinstance(route(problem(), H200, ReferenceBackend(), D64), ReferenceRoute)
+
+
+OPENING = Opening((9, 0), "decode", head_dims=(64, 128), q_lens=(8, 16), kv_lens=(256, 511), heads=(1, 32))
+
+
+@pytest.mark.parametrize(
+    ("facts", "inside"),
+    [
+        ({"q_len": 8, "kv_len": 256, "head_dim": 64}, True),
+        ({"q_len": 16, "kv_len": 511, "head_dim": 128}, True),
+        ({"q_len": 17}, False),
+        ({"kv_len": 255}, False),
+        ({"head_dim": 136}, False),
+        ({"batch": 4, "heads": 8, "kv_heads": 8}, True),
+        ({"batch": 4, "heads": 9, "kv_heads": 9}, False),
+        ({"mask_kind": "additive"}, False),
+        ({"dropout_p": 0.1}, False),
+    ],
+)
+def test_an_opening_lets_measured_short_problems_through(facts, inside):
+    packs = memory_packs(
+        *(kernel(head_dim=256, features=f) for f in ((), ("bias",), ("dropout",))),
+        kernel(head_dim=256, impl="native.split_kv", recipe="split_kv", problems=("decode",)),
+        kernel(head_dim=256, impl="native.merge", recipe="merge", problems=("merge",)),
+    )
+    gates, facts = Gates(openings=(OPENING,)), {"q_len": 8, "kv_len": 300, "head_dim": 64} | facts
+    if inside:
+        assert chosen(packs, gates=gates, **facts).impl == "split_kv"
+    else:
+        assert reason(packs, gates=gates, **facts).code in ("q_len", "kv_len")
+    other = replace(H200, capability=(10, 0))
+    assert reason(packs, gates=gates, device=other, **facts).code in ("q_len", "kv_len")
+
+
+def test_an_opening_does_not_undo_the_other_gates():
+    gates = Gates(openings=(OPENING,), allow_small_d=False)
+    assert reason(D64, gates=gates, q_len=8, kv_len=300).code == "small_d"
+
+
+def test_every_opening_of_the_project_holds_somewhere_and_is_below_a_gate():
+    gates = Gates(openings=())
+    for opening in OPENINGS:
+        (d, _), (q, _), (kv, _) = opening.head_dims, opening.q_lens, opening.kv_lens
+        heads = opening.heads[0]
+        short = problem(batch=1, heads=heads, kv_heads=heads, head_dim=d, q_len=q, kv_len=kv)
+        assert opening.holds(short, opening.capability) and gates.kind(short, opening.capability) is None
 
 
 def test_open_gates_serve_any_length():
@@ -143,9 +193,15 @@ def test_masks_that_a_wgmma_kernel_cannot_read_go_to_the_next_kernel(mask_kind):
         facts = {"mask_kind": mask_kind, "mask_alignment": alignment}
         assert chosen(packs, **facts) == other
         assert "rows that start on 16 bytes" in lost(packs, picky.id, facts=facts)
-    # A converted mask is a new tensor, of which the route knows nothing.
-    taken = route(problem(mask_kind="additive_f32"), H200, None, packs)
-    assert isinstance(taken, KernelRoute) and taken.cast_mask and taken.kernel == other
+
+
+@pytest.mark.parametrize(("alignment", "expected"), [(4, "hopper.bm128"), (0, "native.split_d")])
+def test_a_converted_mask_suits_a_wgmma_kernel_where_its_columns_are_dense(alignment, expected):
+    picky = kernel(impl="hopper.bm128", ext="hopper", recipe="wgmma", features=("bias",))
+    packs = memory_packs(picky, kernel(features=("bias",), rank=2))
+    taken = route(problem(mask_kind="additive_f32", mask_alignment=alignment), H200, None, packs)
+    assert isinstance(taken, KernelRoute) and taken.cast_mask
+    assert f"{taken.kernel.family}.{taken.kernel.impl}" == expected
 
 
 def test_without_a_mask_its_alignment_does_not_matter():
@@ -179,6 +235,60 @@ AUTO = (
     kernel(impl="cute_fp8.persist_d_tma", ext="fp8", rank=-1, box_cols=64),
     kernel(impl="cute_fp4.persist_d", ext="fp4", rank=-1, box_cols=64),
 )
+
+
+def kernels_of_the_tables(arch):
+    """Rows as a release has them for `arch`, with the order in which the tables put them."""
+    spec = load_spec()
+    variants = expand(spec, Selection.make(spec, "release", archs=arch)).variants
+    for v in variants:
+        yield kernel(
+            arch,
+            impl=v.impl.id,
+            ext=v.impl.ext,
+            recipe=v.impl.recipe,
+            problems=v.impl.problems,
+            rank=v.rank,
+            order=v.impl.order,
+            dtype=v.dtype,
+            head_dim=v.head_dim,
+            stages=v.stages,
+            features=v.features,
+            box_cols=64 if v.impl.ext == "tma" else 0,
+        )
+
+
+SM120 = memory_packs(*kernels_of_the_tables("sm_120f"), pack="sm120")
+
+
+@pytest.mark.parametrize("capability", [(12, 0), (12, 1)])
+@pytest.mark.parametrize("head_dim", [64, 72, 512, 1000])
+def test_what_the_sm_120_pack_runs_unasked_and_under_each_hint(capability, head_dim):
+    device = replace(RTX5090, capability=capability)
+
+    def impl(packs=SM120, backend=None, **facts):
+        return chosen(packs, device=device, backend=backend, head_dim=head_dim, **facts).impl
+
+    for facts in ({}, {"mask_kind": "boolean"}, {"mask_kind": "additive_f32"}, {"dropout_p": 0.1}, {"dtype": "fp16"}):
+        assert impl(**facts) == "split_d_tma_ws"
+        assert impl(backend=CUDABackend(enable_tma=True), **facts) == "split_d_tma_ws"
+        assert impl(backend=CUDABackend(enable_tma=False), **facts) == "split_d"
+    assert impl(q_len=1) == impl(q_len=7, backend=CUDABackend(enable_tma=True)) == "split_kv"
+    native = memory_packs(*(k for k in SM120.packs[0].kernels if k.ext == "native"))
+    assert impl(native) == "split_d"
+    cute = kernel("sm_120f", impl="cute.persist_d_tma", ext="cute", rank=0, box_cols=64, head_dim=1024)
+    later = [replace(k, rank=k.rank + 1) for k in SM120.packs[0].kernels]
+    assert impl(memory_packs(cute, *later)) == "persist_d_tma"
+
+
+def test_of_two_impls_of_one_ext_the_order_decides_before_the_stages():
+    first = kernel(impl="native.b", stages=2)
+    second = kernel(impl="native.a", stages=4, order=1)
+    packs = memory_packs(second, first)
+    assert chosen(packs) == first and lost(packs, second.id) == "b comes before a"
+    assert chosen(packs, head_dim=64, backend=CUDABackend(kernel=second.id)) == second
+    closer = memory_packs(replace(kernel(impl="native.b", head_dim=128)), second)
+    assert chosen(closer) == second
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The commands: the sweep, and ``overhead``."""
+"""The commands: the sweep, ``overhead`` and ``gates``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ffpa_attn.bench import overhead, plot, report, timing
+from ffpa_attn.bench import gates, overhead, plot, report, timing
 from ffpa_attn.bench.cases import build_cases
 from ffpa_attn.bench.environment import describe_environment
 from ffpa_attn.bench.options import Options, parse_options
@@ -25,6 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["overhead"]:
         return overhead.main(arguments[1:])
+    if arguments[:1] == ["gates"]:
+        return gates.main(arguments[1:])
     cuda = torch.cuda.is_available()
     options = parse_options(arguments, cuda)
     try:
@@ -41,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"note: {note}", file=sys.stderr)
     rows = []
     budget = timing.QUICK if options.quick or not cuda else timing.FULL
+    if options.rest is not None and cuda:
+        budget = timing.rested(options.rest)
     family = REQUIRED_FAMILY.get(options.cuda_impl)
     cases = list(build_cases(options.tasks, options.head_dims, options.dtypes, options.sizes, options.causal))
     with warnings.catch_warnings():

@@ -28,6 +28,7 @@ class Options:
     sizes: Sizes
     causal: bool
     quick: bool
+    rest: float | None
     peers: bool
     verbose: bool
     json: pathlib.Path | None
@@ -41,14 +42,14 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m ffpa_attn.bench",
         description="Measure ffpa attention against PyTorch's SDPA: parity, speed, and the kernel that ran.",
-        epilog="'python -m ffpa_attn.bench overhead' measures the host time of a call.",
+        epilog="'python -m ffpa_attn.bench overhead' measures the host time of a call, 'gates' short problems.",
     )
     add = parser.add_argument
     add("--fwd-backend", choices=FWD_BACKENDS, default="cuda", help="the backend measured as ffpa (default: cuda)")
     add("--cuda-impl", choices=CUDA_IMPLS, default="auto", help="the kernel family asked for (default: auto)")
     add("--no-bwd", action="store_true", help="forward only; this is all the bench does, so it changes nothing")
     add("--tasks", type=_names(TASKS), default=TASKS, help=f"comma list of {', '.join(TASKS)} (default: all)")
-    add("--D", type=_head_dims, metavar="LIST", help="head dims, comma list")
+    add("--D", type=head_dims, metavar="LIST", help="head dims, comma list")
     add("--N", type=_positive, help="sequence length (decode: length of K and V)")
     add("--B", type=_positive, help="batch")
     add("--H", type=_positive, help="query heads")
@@ -57,6 +58,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--causal", action="store_true", help="make every case causal but attn-mask")
     add("--peers", action="store_true", help="measure each SDPA kernel and the attention libraries installed beside")
     add("--quick", action="store_true", help="small sizes and few repeats: a check, not a measurement")
+    add("--rest", type=float, metavar="S", help="idle S seconds before each measurement, and measure a few calls")
     add("--verbose", action="store_true", help="print each case's route, times and errors as it ends")
     add("--json", type=pathlib.Path, metavar="FILE", help="write everything measured as JSON")
     add("--markdown", type=pathlib.Path, metavar="FILE", help="write the table and the environment as Markdown")
@@ -77,6 +79,10 @@ def parse_options(argv: Sequence[str], cuda: bool) -> Options:
             parser.error(f"--{name}: {path}: the folder {path.resolve().parent} does not exist")
     if args.cuda_impl != "auto" and args.fwd_backend != "cuda":
         parser.error(f"--cuda-impl {args.cuda_impl} needs --fwd-backend cuda, not {args.fwd_backend}")
+    if args.rest is not None and not 0 < args.rest < 60:
+        parser.error(f"--rest {args.rest}: allowed are seconds above 0 and below 60")
+    if args.rest is not None and args.quick:
+        parser.error("--rest and --quick are two ways to measure less; give one")
     notes: list[str] = []
     sizes, default_dims = _defaults(cuda, args.quick)
     sizes = _apply(sizes, args)
@@ -102,6 +108,7 @@ def parse_options(argv: Sequence[str], cuda: bool) -> Options:
         sizes=sizes,
         causal=args.causal,
         quick=args.quick,
+        rest=args.rest,
         peers=args.peers,
         verbose=args.verbose,
         json=args.json,
@@ -146,7 +153,16 @@ def _positive(text: str) -> int:
     return value
 
 
-def _head_dims(text: str) -> tuple[int, ...]:
+def lengths(text: str) -> tuple[int, ...]:
+    """A comma list of positive whole numbers."""
+    values = tuple(dict.fromkeys(_positive(part) for part in text.split(",") if part.strip()))
+    if not values:
+        raise argparse.ArgumentTypeError("empty; give lengths such as 128,512")
+    return values
+
+
+def head_dims(text: str) -> tuple[int, ...]:
+    """A comma list of multiples of 8 up to 1024."""
     values = tuple(dict.fromkeys(_positive(part) for part in text.split(",") if part.strip()))
     for value in values:
         if value % 8 or value > MAX_HEAD_DIM:

@@ -60,8 +60,8 @@ def to_markdown(
     lines += [f"- note: {note}" for note in notes]
     lines += [f"- peer not measured: {name} ({reason})" for name, reason in missing_peers.items()]
     peer_names = list(dict.fromkeys(name for row in rows for name in row.peers))
-    header = ["task", "shape", "D", "dtype", "route", "ms", "TFLOP/s", "GB/s", "err f32", "err SDPA", "SDPA TFLOP/s"]
-    header += ["SDPA err f32", "speedup", *[f"{name} TFLOP/s" for name in peer_names]]
+    header = ["task", "shape", "D", "dtype", "route", "ms", "TFLOP/s", "GB/s", "MHz", "err f32", "err SDPA"]
+    header += ["SDPA TFLOP/s", "SDPA MHz", "SDPA err f32", "speedup", *[f"{name} TFLOP/s" for name in peer_names]]
     lines += ["", table(header, [_cells(row, peer_names) for row in rows])]
     failures = _failures(rows)
     if failures:
@@ -89,9 +89,11 @@ def _cells(row: Row, peer_names: Sequence[str]) -> list[str]:
         "error" if ours.error else number(ours.ms, 4),
         number(ours.tflops),
         number(ours.gbps),
+        number(ours.sm_mhz),
         scientific(ours.error_vs_float32),
         scientific(row.parity_vs_sdpa),
         "error" if sdpa.error else number(sdpa.tflops),
+        number(sdpa.sm_mhz),
         scientific(sdpa.error_vs_float32),
         f"{number(row.speedup, 3)}x" if row.speedup is not None else "",
         *[

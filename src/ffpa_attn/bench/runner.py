@@ -29,6 +29,7 @@ class Result:
     ms: float | None = None
     tflops: float | None = None
     gbps: float | None = None
+    sm_mhz: float | None = None
     error_vs_float32: float | None = None
     error: str | None = None
 
@@ -104,7 +105,8 @@ def _measure(
         out = sample.take(subject.run(inputs, case))
         if not case.dropout_p:
             result.error_vs_float32 = tensors.relative_error(out, reference)
-        result.ms = timing.median_ms(lambda: subject.run(inputs, case), device, budget)
+        measured = timing.measure(lambda: subject.run(inputs, case), device, budget)
+        result.ms, result.sm_mhz = measured.ms, measured.sm_mhz
     except Exception as error:  # a subject's failure is its result
         result.error = describe(error)
         _release(device)

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
+from ..autocast import AUTOCAST_DEVICES
 from .dropout import keep_mask
 
 # Scores held at once; 2^22 float64 elements are 32 MiB.
@@ -23,7 +24,7 @@ def attention(
     is_causal: bool = False,
     scale: float | None = None,
     dropout_p: float = 0.0,
-    philox: tuple[int, int] | None = None,
+    philox: tuple[int | Tensor, int | Tensor] | None = None,
     dtype: torch.dtype | None = None,
     score_elements: int = SCORE_ELEMENTS,
 ) -> tuple[Tensor, Tensor]:
@@ -136,7 +137,7 @@ def _grouped_matmul(left: Tensor, right: Tensor) -> Tensor:
         return left.new_zeros(b, h, n, right.shape[-1])
     # The caller chose the dtype; autocast would multiply in its own.
     device = left.device.type
-    exact = torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
+    exact = torch.autocast(device, enabled=False) if device in AUTOCAST_DEVICES else nullcontext()
     with exact:
         product = left.reshape(b, groups, h // groups * n, m) @ right
     return product.reshape(b, h, n, right.shape[-1])

@@ -11,8 +11,8 @@ from ..philox import uniform
 def keep_mask(
     shape: tuple[int, int, int, int],
     dropout_p: float,
-    seed: int,
-    offset: int,
+    seed: int | Tensor,
+    offset: int | Tensor,
     *,
     rows: tuple[int, int] | None = None,
     device: torch.device | str = "cpu",
