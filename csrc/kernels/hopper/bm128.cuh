@@ -165,7 +165,12 @@ struct Bm128Consumer {
     const int first_column = work.first_key(step, Plan::kKeys);
     const float factor = Units::factor(a);
     if constexpr (Plan::kMasked) {
-      mask.template apply<kScores>(a, s);
+      if constexpr (Plan::kEarlyMask) {
+        if (step == 0) mask.fetch(a);
+        mask.apply_fetched(a, s);
+      } else {
+        mask.apply(a, s);
+      }
     } else {
       apply_sign<kScores>(s, a.scale_log2);
     }
@@ -245,6 +250,7 @@ struct Bm128Consumer {
         const int v_slot = reader.next();
         issue_pv(v_slot);
         turns.pass();
+        if constexpr (Plan::kMasked && Plan::kEarlyMask) mask.fetch(a);
         ptx::wgmma_wait<1>();
         ptx::pin_accumulators<kScores>(s);
         reader.release(k_slot);

@@ -39,6 +39,7 @@ struct Bm128Plan {
   // A ring of mask tiles, of 64 rows each, for every consumer warpgroup.
   static constexpr int kMaskSlots = !kMasked ? 0 : kHeadDim == 192 || kHeadDim > 256 ? 1 : 2;
   static constexpr int kMaskBytes = 64 * kKeys * 2;
+  static constexpr bool kEarlyMask = kHeadDim == 128 || kHeadDim > 192;  // read beside QK^T: there are registers
 
   // Shared memory: Q | ring of K and V tiles | rings of mask tiles | barriers.
   static constexpr int kBlockBytes = 232448;  // what a block can have on sm_90
