@@ -8,7 +8,7 @@ namespace ffpa::hopper {
 
 // For kScores scores a thread: columns 8 * i + 2 * (lane % 4) (+ 1) of rows `row` and `row` + 8. The loads are under
 // way when `load` returns; the registers are those that P leaves free between its store and the next softmax.
-template <class Element, int kScores>
+template <class Element, int kScores, int kStepKeys>
 struct MaskFragment {
   u32 pairs[kScores / 2];  // as the scores lie
 
@@ -39,6 +39,8 @@ struct MaskFragment {
       // A row that does not exist repeats the last one.
       const int query = min(work.query_row + row + 8 * half, a.q_len - 1);
       const Bits* from = HeadMask<Bits>(a, work).at(query, column);
+      // Of the step after, which has the keys before.
+      if (threadIdx.x % 4 == 0 && column >= kStepKeys) ptx::prefetch_l2(from - kStepKeys);
 #pragma unroll
       for (int i = 0; i < kScores / 4; ++i) {
         u32& pair = pairs[2 * i + half];

@@ -65,8 +65,8 @@ struct Seesaw {
                                       RingWriter<Plan::kSlots, Plan::kSlotBytes>(ring)};
         producer.run(base, barriers.q_full);
       } else if (Plan::kBlocks > 1 && warp == 1 && ptx::elect_one()) {
-        carry_p_to_peer<Plan>(barriers, work_of_block(params.a), base + Plan::kPOffset + block * Plan::kBlockPBytes,
-                              peer);
+        const u32 own_p = base + Plan::kPOffset + block * Plan::kBlockPBytes;
+        carry_p_to_peer<Plan>(params, barriers, work_of_block(params.a), own_p, block);
       }
     } else {
       ptx::claim_registers<kConsumerRegisters>();

@@ -40,7 +40,7 @@ struct SeesawConsumer {
   float o[kOutputs];
   float s[kScores];
   u32 packed_p[kScores / 2];
-  MaskFragment<Element, kScores> mask;
+  MaskFragment<Element, kScores, Plan::kKeys> mask;
   float maximum[2] = {Units::kMaxFloor, Units::kMaxFloor};  // in Units
   float sum[2] = {0.f, 0.f};                                // of this warpgroup's keys
   float rescale[2];                                         // what the step multiplies O with
