@@ -3,10 +3,10 @@
     python ci/check_wheels.py dist
 
 Contents: RECORD, manifest, every cubin's hash, arch, launch facts and instructions, the launcher's libraries.
-Form: sizes, the platform that auditwheel grants, the metadata by twine. In use: for each Python that the machine has
-of those that are supported, all wheels are installed together into an environment without torch, are imported, list
-their packs and are removed again; and every extra of `ffpa` is resolved from the folder alone. Needs the dependency
-group "check".
+Form: sizes, the platform that auditwheel grants, the metadata by twine, of sdists beside the wheels too. In use: for
+each Python that the machine has of those that are supported, all wheels are installed together into an environment
+without torch, are imported, list their packs and are removed again; and every extra of `ffpa` is resolved from the
+folder alone. Needs the dependency group "check".
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         wrong += [f"{path.name}: {line}" for line in lines]
         print(f"{path.name}: {'wrong' if lines else 'contents are right'}", flush=True)
     if not options.contents_only:
-        wrong += metadata_differences(paths)
+        wrong += metadata_differences([*paths, *sorted(options.wheels.glob("*.tar.gz"))])
         # Wheels that are known to be wrong are not installed.
         wrong += [] if wrong else use_differences(paths, spec)
     for line in wrong:

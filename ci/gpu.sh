@@ -5,7 +5,8 @@
 #
 # LOGS gets one log a step. The wheels (ffpa-core, packs, and apache-tvm-ffi for machines without it) are installed
 # beside the machine's own torch, into a folder of their own; nothing of the machine is changed. Steps go on after a
-# failure, and the exit status is that of the first one that failed. BENCH holds other arguments of the last step, the
+# failure, and the exit status is that of the first one that failed. BUILT, such as dev:sm_90a, says what the wheels were
+# built from: a kernel of that preset that is not there is a failure. BENCH holds other arguments of the last step, the
 # benchmark (default: the whole sweep).
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -44,7 +45,7 @@ step smoke "$python" ci/smoke.py
 # packages, for the tests that use the build system.
 mapfile -t files < <(grep -rlE 'mark\.gpu' --include='test_*.py' tests --exclude-dir=gpu)
 export PYTHONPATH="$site:$PWD/src"
-step tests "$python" -m pytest -p no:cacheprovider -o pythonpath= -m gpu -q -ra tests/gpu "${files[@]}"
+step tests "$python" -m pytest -p no:cacheprovider -o pythonpath= -m gpu -q -ra ${BUILT:+"--built=$BUILT"} tests/gpu "${files[@]}"
 if command -v compute-sanitizer >/dev/null; then
   check=(compute-sanitizer --error-exitcode 9 --tool)
   step memcheck "${check[@]}" memcheck "$python" tests/gpu/sanitize_sample.py

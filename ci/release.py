@@ -39,8 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
     spec = load_spec(TREE)
     options = parse_arguments(spec, arguments)
     given = {**os.environ, **wheels.build_environment(options)}
-    given.setdefault("FFPA_BUILD_PRESET", PRESET)
-    given.setdefault("SOURCE_DATE_EPOCH", wheels.SOURCE_DATE_EPOCH)
+    for name, value in {"FFPA_BUILD_PRESET": PRESET, "SOURCE_DATE_EPOCH": wheels.SOURCE_DATE_EPOCH}.items():
+        given[name] = given.get(name) or value
     try:
         settings = variables.settings(spec, given)
         out = (options.out or TREE / "dist" / "release" / settings.toolchain.name).absolute()

@@ -31,54 +31,77 @@ def entries(spec: Spec, variants: Iterable[Variant], declared: ToolchainSpec, ca
     return {name: entry for name, entry in found if entry is not None}
 
 
-def estimator(sample: Sequence[Variant], known: Entries) -> Callable[[Variant], float | None]:
-    """From a variant to the CPU time of its compile, in seconds, by the kernels of `sample` that are known."""
-    groups: dict[tuple[str, str], list[tuple[int, float]]] = {}
-    for variant in sample:
-        if variant.id in known and known[variant.id].cpu_seconds:
-            key = (variant.impl.id, variant.target.name)
-            groups.setdefault(key, []).append((variant.head_dim, known[variant.id].cpu_seconds))
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of CPU time and bytes of cubins."""
 
-    def estimate(variant: Variant) -> float | None:
+    seconds: float
+    size: float
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.seconds + other.seconds, self.size + other.size)
+
+
+Estimate = Callable[[Variant], "Cost | None"]
+
+
+def estimator(sample: Sequence[Variant], known: Entries) -> Estimate:
+    """From a variant to what its compile costs, by the kernels of `sample` that are known; None: it cannot be said."""
+    groups: dict[tuple[str, str], list[tuple[int, Cost]]] = {}
+    for variant in sample:
+        cost = _cost(variant, known)
+        if cost is not None:
+            groups.setdefault((variant.impl.id, variant.target.name), []).append((variant.head_dim, cost))
+
+    def estimate(variant: Variant) -> Cost | None:
         points = groups.get((variant.impl.id, variant.target.name))
         if points is None:
             return None
-        dims, seconds = zip(*points, strict=True)
-        if len(set(dims)) == 1:
-            return statistics.fmean(seconds)
-        slope, start = statistics.linear_regression(dims, seconds)
-        # Nothing is faster than the fastest seen, as a line might say below the smallest head dim.
-        return max(start + slope * variant.head_dim, min(seconds))
+        dims = [dim for dim, _ in points]
+        seconds = _on_line(dims, [cost.seconds for _, cost in points], variant.head_dim)
+        return Cost(seconds, _on_line(dims, [cost.size for _, cost in points], variant.head_dim))
 
     return estimate
+
+
+def _on_line(at: Sequence[int], values: Sequence[float], where: int) -> float:
+    if len(set(at)) == 1:
+        return statistics.fmean(values)
+    slope, start = statistics.linear_regression(at, values)
+    # Nothing is below the least that was seen, as a line might say of small head dims.
+    return max(start + slope * where, min(values))
+
+
+def _cost(variant: Variant, known: Entries) -> Cost | None:
+    entry = known.get(variant.id)
+    # Earlier builds did not note the CPU time.
+    return Cost(entry.cpu_seconds, entry.facts.size) if entry is not None and entry.cpu_seconds else None
 
 
 @dataclass(frozen=True)
 class Row:
     """Kernels of a pack, for one arch or (None) for all.
 
-    `known` of them are in the cache with their time: `seconds` in all, their cubins `size` bytes. `estimate` is of all
-    kernels, None where one of them cannot be estimated.
+    `known` of them are in the cache with their time, and `measured` is the cost of these. `estimate` is of all kernels,
+    None where one of them cannot be estimated.
     """
 
     pack: str
     arch: str | None
     kernels: int
+    estimate: Cost | None
     known: int
-    estimate: float | None
-    seconds: float
-    size: int
+    measured: Cost
 
 
-def rows(variants: Sequence[Variant], known: Entries, estimate: Callable[[Variant], float | None]) -> list[Row]:
+def rows(variants: Sequence[Variant], known: Entries, estimate: Estimate) -> list[Row]:
     """A row for each arch of each pack and one for the pack, in the order of the plan."""
 
     def row(pack: str, arch: str | None, of: list[Variant]) -> Row:
-        guesses = [estimate(variant) for variant in of]
-        total = None if None in guesses else sum(guess for guess in guesses if guess is not None)
-        have = [known[variant.id] for variant in of if variant.id in known and known[variant.id].cpu_seconds]
-        size = sum(entry.facts.size for entry in have)
-        return Row(pack, arch, len(of), len(have), total, sum(entry.cpu_seconds for entry in have), size)
+        guesses = [guess for guess in map(estimate, of) if guess is not None]
+        have = [cost for cost in (_cost(variant, known) for variant in of) if cost is not None]
+        total = sum(guesses, Cost(0, 0)) if len(guesses) == len(of) else None
+        return Row(pack, arch, len(of), total, len(have), sum(have, Cost(0, 0)))
 
     found = []
     for pack in dict.fromkeys(variant.pack for variant in variants):
@@ -91,20 +114,21 @@ def rows(variants: Sequence[Variant], known: Entries, estimate: Callable[[Varian
 
 def plan_table(spec: Spec, found: Sequence[Row], wheels: Path | None = None) -> str:
     """Markdown of `rows`. `wheels` is a folder of wheels, whose sizes are put beside those of their packs."""
-    lines = [
-        "| pack | arch | kernels | estimated CPU s | measured CPU s | of kernels | cubins MB | wheel MB | budget MB |"
-    ]
-    lines.append("|---|---|---|---|---|---|---|---|---|")
+    head = "| pack | arch | kernels | estimated CPU s | MB | measured kernels | CPU s | MB | wheel MB | budget MB |"
+    lines = [head, "|---|---|---|---|---|---|---|---|---|---|"]
     for row in found:
         pack = spec.packs[row.pack]
         wheel = budget = ""
         if row.arch is None:
             wheel, budget = _wheel_mb(wheels, pack.distribution), str(pack.wheel_mb)
-        estimate = "unknown" if row.estimate is None else f"{row.estimate:.0f}"
-        measured = f"{row.seconds:.0f} | {row.known} | {row.size / 1e6:.1f}" if row.known else "| 0 |"
-        cells = (pack.distribution, row.arch or "all", row.kernels, estimate, measured, wheel, budget)
+        estimate, measured = _cells(row.estimate), _cells(row.measured if row.known else None)
+        cells = (pack.distribution, row.arch or "all", row.kernels, *estimate, row.known, *measured, wheel, budget)
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines) + "\n"
+
+
+def _cells(cost: Cost | None) -> tuple[str, str]:
+    return ("-", "-") if cost is None else (f"{cost.seconds:.0f}", f"{cost.size / 1e6:.1f}")
 
 
 def _wheel_mb(folder: Path | None, distribution: str) -> str:

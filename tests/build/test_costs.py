@@ -35,23 +35,28 @@ def known(tree: Path, cache: Path, variants: tuple[Variant, ...]) -> costs.Entri
 
 
 def test_an_estimate_is_on_the_line_through_what_is_known(variants: tuple[Variant, ...], known: costs.Entries) -> None:
+    def seconds(estimate: costs.Estimate, variant: Variant) -> float | None:
+        cost = estimate(variant)
+        return None if cost is None else cost.seconds
+
     estimate = costs.estimator(variants, known)
     ada = [variant for variant in variants if variant.arch.name == "sm_89"]
-    assert [estimate(variant) for variant in ada] == pytest.approx([1, 2, 4, 8])
-    assert estimate(replace(ada[0], head_dim=8)) == 1  # not below what was seen
+    assert [seconds(estimate, variant) for variant in ada] == pytest.approx([1, 2, 4, 8])
+    assert seconds(estimate, replace(ada[0], head_dim=8)) == 1  # not below what was seen
+    sizes = [known[variant.id].facts.size for variant in ada[:2]]
+    cost = estimate(ada[2])
+    assert cost is not None and cost.size == pytest.approx(max(min(sizes), 3 * sizes[1] - 2 * sizes[0]))
     hopper = next(variant for variant in variants if variant.arch.name == "sm_90a")
     assert estimate(hopper) is None
     untimed = {name: replace(entry, cpu_seconds=0.0) for name, entry in known.items()}  # as old builds left them
     assert costs.estimator(variants, untimed)(ada[0]) is None
     assert costs.rows(variants, untimed, estimate)[0].known == 0
     alone = costs.estimator(variants, {ada[1].id: known[ada[1].id]})
-    assert alone(ada[3]) == 2
+    assert seconds(alone, ada[3]) == 2
     assert costs.estimator(ada[3:], known)(ada[0]) is None  # a sample of which nothing is known
 
 
-def test_a_row_says_how_much_of_it_is_measured(
-    tree: Path, variants: tuple[Variant, ...], known: costs.Entries, tmp_path: Path
-) -> None:
+def test_a_row_says_how_much_of_it_is_measured(tree: Path, variants: tuple[Variant, ...], known: costs.Entries) -> None:
     found = costs.rows(variants, known, costs.estimator(variants, known))
     assert [(row.pack, row.arch, row.kernels, row.known) for row in found] == [
         ("core", "sm_89", 4, 2),
@@ -59,12 +64,14 @@ def test_a_row_says_how_much_of_it_is_measured(
         ("extra", "sm_90a", 4, 0),
         ("extra", None, 4, 0),
     ]
-    assert (found[1].estimate, found[1].seconds) == pytest.approx((15, 3))
-    assert found[1].size == sum(entry.facts.size for entry in known.values())
+    whole = found[1]
+    size = sum(entry.facts.size for entry in known.values())
+    assert whole.measured == costs.Cost(3, size)
+    assert whole.estimate is not None and whole.estimate.seconds == pytest.approx(15)
     text = costs.plan_table(load_spec(tree), found)
-    size = f"{found[1].size / 1e6:.1f}"
-    assert f"| ffpa-core | all | 4 | 15 | 3 | 2 | {size} |  | 100 |" in text
-    assert "| ffpa-extra | sm_90a | 4 | unknown | | 0 | |  |  |" in text
+    line = f"| ffpa-core | all | 4 | 15 | {whole.estimate.size / 1e6:.1f} | 2 | 3 | {size / 1e6:.1f} |  | 100 |"
+    assert line in text.splitlines()
+    assert "| ffpa-extra | sm_90a | 4 | - | - | 0 | - | - |  |  |" in text.splitlines()
     assert len({line.count("|") for line in text.splitlines()}) == 1
 
 
@@ -83,11 +90,11 @@ def test_two_compilers_are_compared_by_what_both_made(variants: tuple[Variant, .
 
 def test_the_command_prints_what_the_cache_has(tree: Path, cache: Path) -> None:
     options = ("plan", "--root", tree, "--cache-dir", cache, "--table")
-    assert "| ffpa-core | all | 1 | unknown | | 0 | |  | 100 |" in call(*options).output
+    assert "| ffpa-core | all | 1 | - | - | 0 | - | - |  | 100 |" in call(*options).output
     assert call("build", "--root", tree, "--cache-dir", cache, "-q", "--out", tree / "out").exit_code == 0
     (line,) = [line for line in call(*options).output.splitlines() if line.startswith("| ffpa-core | all |")]
-    kernels, estimate, measured, number = line.split(" | ")[2:6]
-    assert (kernels, number) == ("1", "1") and estimate == measured
+    kernels, *estimate, number, seconds, size = line.split(" | ")[2:8]
+    assert (kernels, number) == ("1", "1") and estimate == [seconds, size]
     sampled = call(*options, "--headdim", "64,128", "--sample", "default", "--wheels", tree)
     assert "| ffpa-core | all | 2 | " in sampled.output and sampled.exit_code == 0
     against = call(*options, "--against", "nvrtc-12.9")

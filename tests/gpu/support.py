@@ -13,7 +13,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ffpa_attn import CUDABackend, ReferenceBackend, explain, ffpa_attn_func, installed_packs
 from ffpa_attn.manifest import KernelInfo
-from ffpa_attn.recipes import MASK_ALIGNMENT
 from ffpa_attn.routing import FallbackRoute, KernelRoute
 
 from .selection import left_out
@@ -86,17 +85,6 @@ class Group:
         fitting = [kernel for kernel in kernels if all(fits(kernel) for fits in rules.values())]
         assert fitting, f"{self} lacks the kernel for {', '.join(rules)}"
         return naming(min(fitting, key=lambda kernel: kernel.head_dim))
-
-    def lay_out(self, mask, kv_len):
-        """The mask as the group's kernels read it: some want dense columns, and rows on so many bytes."""
-        kernels = [kernel for kernel in KERNELS if Group.of(kernel) == self]
-        alignment = max(MASK_ALIGNMENT.get(kernel.recipe, 1) for kernel in kernels)
-        if alignment == 1:
-            return mask
-        columns = -(-kv_len // alignment) * alignment
-        storage = torch.zeros(*mask.shape[:-1], columns, dtype=mask.dtype, device=mask.device)
-        storage[..., :kv_len] = mask
-        return storage[..., :kv_len]
 
 
 def naming(kernel):

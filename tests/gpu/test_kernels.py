@@ -24,6 +24,11 @@ def check_kernel(kernel, tensors, **options):
     assert check(*tensors, backend=naming(kernel), **options)[0] == kernel.id
 
 
+def aligned(kernel, length):
+    """A length near this one at which the kernel reads masks: the hopper family does where rows start on 16 bytes."""
+    return length // 16 * 16 if kernel.family == "hopper" else length
+
+
 def masks(kernel, rows, columns, *leading):
     """A boolean mask [rows, columns] and an additive one [..., 1, columns], in the dtypes that the kernel reads."""
     dtype = torch.float32 if "bias32" in kernel.features else DTYPES[kernel.dtype]
@@ -50,8 +55,9 @@ def test_prefill_reads_transposed_and_expanded_inputs(kernel):
 
 @pytest.mark.parametrize("kernel", with_features(PREFILL, "bias") + with_features(PREFILL, "bias32"))
 def test_prefill_with_a_mask_is_as_exact_as_sdpa(kernel):
-    tensors = inputs(kernel, 2, 6, 515, 601, kv_heads=2)
-    for mask in masks(kernel, 515, 601, 2, 1):
+    keys = aligned(kernel, 601)
+    tensors = inputs(kernel, 2, 6, 515, keys, kv_heads=2)
+    for mask in masks(kernel, 515, keys, 2, 1):
         check_kernel(kernel, tensors, attn_mask=mask)
 
 
@@ -74,13 +80,14 @@ def test_prefill_with_dropout_agrees_with_the_reference(kernel):
 def test_results_repeat_bit_for_bit(kernel):
     """A race shows now and then, and in few elements: more blocks than the card has room for, many times; with all
     columns, and with most of them beyond the tensor, where copies end sooner."""
+    keys = aligned(kernel, 1101)
     options = {"backend": naming(kernel), "return_lse": True}
     if {"bias", "bias32"} & set(kernel.features):
-        options["attn_mask"] = masks(kernel, 1040, 1101)[0]
+        options["attn_mask"] = masks(kernel, 1040, keys)[0]
     if "dropout" in kernel.features:
         options["dropout_p"] = 0.2
     for head_dim in (kernel.head_dim, kernel.head_dim // 3 // 8 * 8):
-        q, k, v = inputs(kernel, 2, 16, 1040, 1101, kv_heads=8, head_dim=head_dim)
+        q, k, v = inputs(kernel, 2, 16, 1040, keys, kv_heads=8, head_dim=head_dim)
         first, first_lse = seeded(attend, q, k, v, **options)
         wrong = 0
         for _ in range(10):

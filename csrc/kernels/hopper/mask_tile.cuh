@@ -150,7 +150,7 @@ struct MaskReader {
     } else {
       each_pair(tile, u16{}, [this](int i, u32 pair) { pairs[i] = pair; });
     }
-    close();
+    close(pairs[kPairs - 1]);
   }
 
   // Scores of the step fetched, raw dot products, become scale * score + mask.
@@ -168,12 +168,19 @@ struct MaskReader {
   __device__ __forceinline__ void apply(const abi::AttentionParams& a, float* s) {
     const u32 tile = open();
     const float scale = a.scale;
+    u32 last;
     if (a.mask_kind == abi::MaskKind::boolean) {
-      each_pair(tile, u8{}, [&](int i, u32 pair) { mask_pair<Element, u8>(s[2 * i], s[2 * i + 1], pair, scale); });
+      each_pair(tile, u8{}, [&](int i, u32 pair) {
+        mask_pair<Element, u8>(s[2 * i], s[2 * i + 1], pair, scale);
+        last = pair;
+      });
     } else {
-      each_pair(tile, u16{}, [&](int i, u32 pair) { mask_pair<Element, u16>(s[2 * i], s[2 * i + 1], pair, scale); });
+      each_pair(tile, u16{}, [&](int i, u32 pair) {
+        mask_pair<Element, u16>(s[2 * i], s[2 * i + 1], pair, scale);
+        last = pair;
+      });
     }
-    close();
+    close(last);
   }
 
  private:
@@ -184,9 +191,11 @@ struct MaskReader {
     return ring.address(slot);
   }
 
-  // The tile has been read.
-  __device__ __forceinline__ void close() {
-    ring.empty(turn % Plan::kMaskSlots).arrive();
+  // Gives the tile back once `last_read` is there. Nothing else would make the arrival wait for the reads before it,
+  // which take another way through the multiprocessor: its address depends on that value, by a number that is always 0.
+  __device__ __forceinline__ void close(u32 last_read) {
+    const ptx::Mbarrier empty = ring.empty(turn % Plan::kMaskSlots);
+    ptx::Mbarrier{empty.address + (last_read & blockIdx.z)}.arrive();
     ++turn;
   }
 
