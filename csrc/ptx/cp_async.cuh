@@ -32,6 +32,16 @@ __device__ __forceinline__ void cp_async_partial(u32 shared, const void* global,
   }
 }
 
+// The same for 4 bytes, through L1.
+__device__ __forceinline__ void cp_async_4_partial(u32 shared, const void* global, int bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global), "r"(bytes) : "memory");
+}
+
+// This thread's arrival on a shared-memory barrier that counts it, once its copies so far are done.
+__device__ __forceinline__ void cp_async_arrive(u32 barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits until at most `kPending` of this thread's groups are in flight.
