@@ -10,6 +10,8 @@ from torch import Tensor
 
 from .recipes import MAX_MASK_ALIGNMENT
 
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+
 DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64"}
 
 
@@ -192,7 +194,8 @@ def _mask_kind(attn_mask: Tensor | None, query: Tensor, shape: tuple[int, int, i
 
 
 def _mask_alignment(attn_mask: Tensor | None) -> int:
-    if attn_mask is None or attn_mask.shape[-1] == 1 or attn_mask.stride(-1) != 1:
+    # A call that dynamo traces runs no kernel itself, and addresses are nothing to trace.
+    if attn_mask is None or attn_mask.shape[-1] == 1 or attn_mask.stride(-1) != 1 or _is_dynamo_compiling():
         return 0
     try:
         bits = attn_mask.data_ptr()
