@@ -88,9 +88,9 @@ struct TmaTiles {
       if (head_dim <= 64) return {128, 64, 4, 1, 1};
       if (head_dim <= 128) return {128, 128, 4, 2, 2};
       if (head_dim <= 256) tile.max_step_boxes = 1;
-      // A few registers short of the larger tile.
-      const bool short_of = demands.dropout && demands.mask_bytes > (demands.arch >= 1000 ? 0 : 2);
-      if (head_dim > 320 && head_dim <= 512 && short_of) return {64, 64, 2, 4, 2};
+      // A mask and dropout together are a few registers short of the larger tile.
+      const bool both = demands.dropout && demands.mask_bytes > 0;
+      if (head_dim > 320 && head_dim <= 512 && both) return {64, 64, 2, 4, 2};
     }
     if (smem < 160 * 1024 && head_dim > 128 && head_dim <= 256 && demands.dropout) return {64, 64, 2, 4, 1};
     if (head_dim > 512 && head_dim <= 640) tile.max_step_boxes = 2;
