@@ -2,6 +2,7 @@
 
 #include <tvm/ffi/extra/c_env_api.h>
 
+#include <algorithm>
 #include <climits>
 #include <cmath>
 
@@ -81,6 +82,7 @@ AttentionPlan::AttentionPlan(Driver driver, const ffi::Array<Fields>& launches, 
   FillShapes(problem);
 
   subject_ = "kernel " + Field<Kernel>(launches[0], "kernel")->facts.id;
+  SetMaskAlignment(launches, mask);
   device_ = driver_->DeviceOf(query_.device.device_id);
   context_ = driver_->PrimaryContext(device_);
   for (const Fields& launch : launches) AddLaunch(launch, example_);
@@ -142,6 +144,25 @@ void AttentionPlan::FillShapes(const Fields& problem) {
   p.kv_per_split = ToInt(Field<int64_t>(problem, "kv_per_split"), "kv_per_split");
   if (p.splits < 1) ThrowValueError("splits must be at least 1");
   argument_count_ = kPlainArguments + (dropout_ ? kDropoutArguments : 0) + (p.splits > 1 ? kWorkspaceArguments : 0);
+}
+
+void AttentionPlan::SetMaskAlignment(const ffi::Array<Fields>& launches, const DLTensor* mask) {
+  for (const Fields& launch : launches) {
+    const auto alignment = Field<int64_t>(launch, "mask_alignment");
+    if (alignment != 1 && alignment != static_cast<int64_t>(kAlignment)) {
+      ThrowValueError("mask_alignment must be 1 or 16, got " + std::to_string(alignment));
+    }
+    mask_alignment_ = std::max(mask_alignment_, static_cast<std::uintptr_t>(alignment));
+  }
+  if (mask_alignment_ == 1 || mask == nullptr) return;
+  bool good = mask_.shape[3] == 1 || mask_.stride[3] == 1;
+  for (int i = 0; i < 3; ++i) {
+    good = good && mask_.stride[i] * (mask_.dtype.bits / 8) % static_cast<std::int64_t>(kAlignment) == 0;
+  }
+  if (!good) {
+    ThrowValueError(subject_ + ": attn_mask must have dense columns and rows that start on 16 bytes, got " +
+                    Describe(*mask));
+  }
 }
 
 void AttentionPlan::AddLaunch(const Fields& fields, void* const addresses[3]) {
@@ -207,6 +228,7 @@ void AttentionPlan::operator()(ffi::PackedArgs arguments, ffi::Any* result) cons
     const DLTensor* mask = TensorOf(arguments[kMask], "attn_mask");
     if (!mask_.Matches(*mask)) return;
     call.a.mask = Address(*mask);
+    if (reinterpret_cast<std::uintptr_t>(call.a.mask) % mask_alignment_ != 0) return;
   } else if (arguments[kMask] != nullptr) {
     return;
   }

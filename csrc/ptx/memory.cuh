@@ -53,4 +53,9 @@ __device__ __forceinline__ uint4 load_shared_16(u32 address) {
   return x;
 }
 
+// Brings the line of this address into the level-2 cache.
+__device__ __forceinline__ void prefetch_l2(const void* global) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+}
+
 }  // namespace ffpa::ptx

@@ -29,4 +29,11 @@ __device__ __forceinline__ void load_tile(u32 destination, const abi::TensorMap&
       : "memory");
 }
 
+// Brings a box into the level-2 cache.
+__device__ __forceinline__ void prefetch_tile(const abi::TensorMap& map, TileCoordinates at) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(&map), "r"(at.column),
+               "r"(at.row), "r"(at.head), "r"(at.batch)
+               : "memory");
+}
+
 }  // namespace ffpa::ptx

@@ -102,6 +102,7 @@ class Launcher:
                 "kernel": kernel,
                 "grid": list(spec.grid),
                 "boxes": [[box.cols, box.rows, box.swizzle] for box in spec.boxes],
+                "mask_alignment": spec.mask_alignment,
             }
             for kernel, spec in launches
         ]

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .recipes import MAX_MASK_ALIGNMENT
+
 DTYPE_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64"}
 
 
@@ -23,6 +25,8 @@ class Problem:
         scale: the softmax scale; 1/sqrt(D) of the true D unless the caller gave one.
         dropout_p: in [0, 1).
         mask_kind: "none", "boolean", "additive" (dtype of the query) or "additive_f32".
+        mask_alignment: the power of two, up to 16, of bytes on which every row of the mask starts; 0 without a mask and
+            where columns are not dense.
         device_type, device_index: the device of every tensor; index 0 where torch has none.
         needs_grad: gradients are recorded for an input.
         want_lse: the log-sum-exp is returned too.
@@ -40,6 +44,7 @@ class Problem:
     scale: float
     dropout_p: float
     mask_kind: str
+    mask_alignment: int
     device_type: str
     device_index: int
     needs_grad: bool
@@ -100,6 +105,7 @@ class Problem:
             scale=_scale(scale, d),
             dropout_p=_probability(dropout_p),
             mask_kind=mask_kind,
+            mask_alignment=_mask_alignment(attn_mask),
             device_type=query.device.type,
             device_index=query.device.index or 0,
             needs_grad=needs_grad(tensors),
@@ -183,6 +189,19 @@ def _mask_kind(attn_mask: Tensor | None, query: Tensor, shape: tuple[int, int, i
             f"[batch, heads, queries, keys] = {shape}"
         )
     return kind
+
+
+def _mask_alignment(attn_mask: Tensor | None) -> int:
+    if attn_mask is None or attn_mask.shape[-1] == 1 or attn_mask.stride(-1) != 1:
+        return 0
+    try:
+        bits = attn_mask.data_ptr()
+    except RuntimeError:  # inside of torch.func transforms, where no kernel runs
+        return 0
+    for size, stride in zip(attn_mask.shape[:-1], attn_mask.stride()[:-1], strict=True):
+        if size > 1:
+            bits |= stride * attn_mask.element_size()
+    return min(MAX_MASK_ALIGNMENT, bits & -bits)
 
 
 def _flag(name: str, value: object) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 MAX_BLOCKS = 2**31 - 1
 MAX_BOX = 256  # elements of a box along a dimension
 ELEMENT_BYTES = 2
+# By recipe: the bytes on which the rows of a mask start, its columns dense, for kernels that read no other masks.
+MASK_ALIGNMENT = {"wgmma": 16}
+MAX_MASK_ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,8 @@ class LaunchSpec:
     """One kernel launch.
 
     ``grid`` in blocks; ``boxes`` of the tensor maps of Q, K and V, or none; ``q_tiles`` query tiles a head, a multiple
-    of the kernel's cluster; ``splits`` parts of the keys, of ``kv_per_split`` keys each (a multiple of ``tile_n``).
+    of the kernel's cluster; ``splits`` parts of the keys, of ``kv_per_split`` keys each (a multiple of ``tile_n``);
+    ``mask_alignment`` as in ``MASK_ALIGNMENT``, 1 for a kernel that reads any mask.
     """
 
     grid: tuple[int, int, int]
@@ -39,6 +43,7 @@ class LaunchSpec:
     q_tiles: int
     splits: int
     kv_per_split: int
+    mask_alignment: int = 1
 
 
 def _ceil_to(value: int, multiple: int) -> int:
@@ -138,12 +143,13 @@ RECIPES: dict[str, Callable[[KernelInfo, Problem, DeviceInfo], LaunchSpec]] = {
     "split_d_tma": tiled_tma,
     "persist_d": tiled,
     "persist_d_tma": tiled_tma,
+    "wgmma": tiled_tma,
     "split_kv": split_kv,
     "merge": merge,
 }
 
 
-TENSOR_MAP_RECIPES = frozenset({"split_d_tma", "persist_d_tma"})
+TENSOR_MAP_RECIPES = frozenset({"split_d_tma", "persist_d_tma", "wgmma"})
 
 
 def defect(kernel: KernelInfo) -> str | None:
@@ -175,4 +181,5 @@ def launch_spec(kernel: KernelInfo, problem: Problem, device: DeviceInfo) -> Lau
     wrong = defect(kernel)
     if wrong is not None:
         raise ValueError(f"kernel {kernel.id}: {wrong}")
-    return RECIPES[kernel.recipe](kernel, problem, device)
+    spec = RECIPES[kernel.recipe](kernel, problem, device)
+    return replace(spec, mask_alignment=MASK_ALIGNMENT.get(kernel.recipe, 1))

@@ -10,6 +10,7 @@ from .backends import Backend, CUDABackend, Hint, ReferenceBackend, SDPABackend
 from .config import SMALL_D_VARIABLE
 from .gates import Gates
 from .packs import Pack, PackSet
+from .recipes import MASK_ALIGNMENT, MAX_MASK_ALIGNMENT
 from .remedy import Missing, remedy
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 # Optional kernel features that change what a kernel computes; a kernel serves a call that needs exactly its own.
 CALL_FEATURES = frozenset({"bias", "bias32", "dropout"})
 _MASK_FEATURE = {"none": None, "boolean": "bias", "additive": "bias", "additive_f32": "bias32"}
+_MASK_FEATURES = frozenset({"bias", "bias32"})
 # Recipes whose kernels split the keys over blocks and need a merge kernel after them.
 SPLITTING_RECIPES = frozenset({"split_kv"})
 # CuTe kernels are compiled for multiples of this; others of the specification go to the native family.
@@ -115,7 +117,10 @@ def route(
     known = {} if choices is None else choices
     chosen = _choose(problem, device, cuda, packs, gates, known)
     if isinstance(chosen, FallbackRoute) and problem.mask_kind == "additive_f32":
-        recast = _choose(replace(problem, mask_kind="additive"), device, cuda, packs, gates, known)
+        # The copy is laid out as kernels want it, unless columns have to be broadcast or gathered.
+        alignment = MAX_MASK_ALIGNMENT if problem.mask_alignment else 0
+        copied = replace(problem, mask_kind="additive", mask_alignment=alignment)
+        recast = _choose(copied, device, cuda, packs, gates, known)
         if isinstance(recast, KernelRoute):
             # Only here: the choice is also that of calls whose masks have the query's dtype.
             return replace(recast, cast_mask=True)
@@ -204,6 +209,7 @@ class _Wanted:
     hint: Hint
     kind: str  # "prefill" or "decode"
     features: frozenset[str]
+    mask_alignment: int
 
     @classmethod
     def of(cls, problem: Problem, device: DeviceInfo, backend: CUDABackend, gates: Gates) -> _Wanted:
@@ -212,7 +218,8 @@ class _Wanted:
         features = frozenset(f for f in (mask, dropout) if f is not None)
         kind = gates.kind(problem, device.capability)
         assert kind is not None  # else a gate has sent it to SDPA
-        return cls(problem.dtype, problem.head_dim, device, backend, backend.hint, kind, features)
+        alignment = problem.mask_alignment
+        return cls(problem.dtype, problem.head_dim, device, backend, backend.hint, kind, features, alignment)
 
     def refuses(self, kernel: KernelInfo) -> str | None:
         """Why `kernel` cannot run the problem, or None."""
@@ -230,6 +237,8 @@ class _Wanted:
         features = CALL_FEATURES.intersection(kernel.features)
         if features != self.features:
             return f"features {_names(features)}, needed are {_names(self.features)}"
+        if self.features & _MASK_FEATURES and self.mask_alignment < MASK_ALIGNMENT.get(kernel.recipe, 0):
+            return f"reads masks with dense columns and rows that start on {MASK_ALIGNMENT[kernel.recipe]} bytes"
         if kernel.smem_bytes > self.device.smem_block_optin:
             return f"needs {kernel.smem_bytes} bytes of shared memory a block, {self.device.name} has " + str(
                 self.device.smem_block_optin

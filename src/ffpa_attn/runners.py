@@ -13,6 +13,7 @@ from . import fallback, philox, reference
 from .call import Call
 from .layout import result_strides
 from .problem import Problem
+from .recipes import MAX_MASK_ALIGNMENT
 from .routing import KernelRoute, ReferenceRoute, Route
 
 Result = Tensor | tuple[Tensor, Tensor]
@@ -87,7 +88,7 @@ def _kernel_runner(taken: KernelRoute, call: Call, launcher: Any) -> Runner:
         if mask is None:
             return None
         if taken.cast_mask:
-            mask = fallback.cast_mask(mask, dtype)
+            mask = _with_aligned_rows(fallback.cast_mask(mask, dtype))
         return mask.expand(scores)
 
     # Only what differs from the usual launch is named, so that launchers of tests can leave it out.
@@ -114,6 +115,17 @@ def _kernel_runner(taken: KernelRoute, call: Call, launcher: Any) -> Runner:
         return launch(query, key, value, prepared_mask(mask), (seed, offset, 0))  # type: ignore[no-any-return]
 
     return run
+
+
+def _with_aligned_rows(mask: Tensor) -> Tensor:
+    columns = mask.shape[-1]
+    padding = -columns % (MAX_MASK_ALIGNMENT // mask.element_size())
+    if padding == 0 or columns == 1:
+        return mask.contiguous()
+    storage = mask.new_empty(*mask.shape[:-1], columns + padding)
+    rows = storage[..., :columns]
+    rows.copy_(mask)
+    return rows
 
 
 def _sdpa_runner(problem: Problem) -> Runner:

@@ -25,9 +25,10 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     "hopper": ("HGMMA", "UTMALDG"),
 }
 """By ext: what a kernel that computes attention must have; one that only merges results has no products."""
-FORBIDDEN = re.compile(r"MEMBAR(\.\w+)*\.(GPU|SYS)|CCTL(\.\w+)*")
-"""In a kernel fed by the copy engine: a fence over the whole GPU, and what discards the L1 cache after it. Its barriers
-lie in shared memory, so one of these stalls the pipeline for nothing; the barrier of a cluster has them of itself."""
+FORBIDDEN = re.compile(r"MEMBAR(\.\w+)*\.(GPU|SYS)|CCTL(\.\w+)*\.IV(ALL)?")
+"""In a kernel fed by the copy engine: a fence over the whole GPU, and what discards the L1 cache after it (other CCTL
+are prefetches). Its barriers lie in shared memory, so one of these stalls the pipeline for nothing; the barrier of a
+cluster has them of itself."""
 
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*(?:\.\w+)*)", re.MULTILINE)
 

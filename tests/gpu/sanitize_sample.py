@@ -25,6 +25,9 @@ SAMPLES = {
     "decode": ((1, 4, 2, 3, 700, 72), {"is_causal": True}),
     "boolean mask": ((1, 2, 2, 512, 521, 64), {"mask": "bool"}),
     "additive mask": ((1, 2, 2, 512, 521, 64), {"mask": "additive"}),
+    "mask, rows on 16 B": ((1, 2, 2, 512, 528, 64), {"mask": "additive"}),
+    "the same, boolean": ((1, 2, 2, 512, 528, 256), {"mask": "bool"}),
+    "the same, wide": ((1, 1, 1, 512, 528, 512), {"mask": "additive"}),
     "dropout": ((1, 1, 1, 512, 521, 64), {"dropout_p": 0.5}),
 }
 TOLERANCE = 5e-3

@@ -87,16 +87,6 @@ class Group:
         return naming(min(fitting, key=lambda kernel: kernel.head_dim))
 
 
-class Unasked:
-    """In the place of a group: whatever a call runs that names nothing."""
-
-    def backend(self, q, attn_mask=None, dropout_p=0.0):
-        return CUDABackend()
-
-
-UNASKED = pytest.param(Unasked(), id="unasked")
-
-
 def naming(kernel):
     """The backend that runs this kernel and no other."""
     return CUDABackend(kernel=kernel.id, acc=kernel.acc)

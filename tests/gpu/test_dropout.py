@@ -36,6 +36,37 @@ def test_mask_is_the_references_bit_for_bit(group, batch, heads, kv_heads, q_len
     assert abs(rate - (1 - p)) < 6 * sigma
 
 
+def kept_weights(call, q, k, length, **options):
+    """Which weights a call keeps: O shows those of as many keys as V has columns, and every call draws the same."""
+    kept = []
+    for first in range(0, length, k.shape[-1]):
+        v = torch.zeros_like(k)
+        column = torch.arange(first, min(first + k.shape[-1], length), device=DEVICE)
+        v[:, :, column, column - first] = 1
+        kept.append(seeded(call, q, k, v, scale=1e-2, **options)[..., : len(column)] != 0)
+    return torch.cat(kept, -1)
+
+
+@pytest.mark.parametrize("length", [513, 1022, 1023])
+def test_mask_is_the_references_where_a_row_does_not_start_at_a_block_of_words(length):
+    q, k, v = qkv(2, 3, 515, length, 64)
+    kernel_of(q, k, v, dropout_p=0.3)
+    kept = kept_weights(attend, q, k, length, dropout_p=0.3)
+    assert torch.equal(kept, kept_weights(reference, q, k, length, dropout_p=0.3))
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("blocks_before", [0, 5, 1000, 200_000])
+def test_mask_is_the_references_where_the_high_half_of_the_counter_changes(blocks_before, head_dim, monkeypatch):
+    """Kernels share work between counters with the same high half; here some tiles have two."""
+    drawn = torch.tensor([0x123456789ABCDEF, (77 << 32) - blocks_before], device=DEVICE)
+    monkeypatch.setattr("ffpa_attn.philox.draw", lambda device: drawn)
+    q, k, v = qkv(1, 2, 640, 1024, head_dim)
+    kernel_of(q, k, v, dropout_p=0.3)
+    kept = kept_weights(attend, q, k, 1024, dropout_p=0.3)
+    assert torch.equal(kept, kept_weights(reference, q, k, 1024, dropout_p=0.3))
+
+
 @pytest.mark.parametrize("head_dim", [8, 72, 320, 768])
 @pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
 def test_output_agrees_with_the_reference_unasked(head_dim, is_causal, dtype):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from .support import CEILING, attend, attention_f64, check, kernel_of, qkv, relative_error, route_of
+from .support import CEILING, attend, attention_f64, check, kernel_of, normal, qkv, relative_error, route_of
 
 # Query rows of a tile and keys of a step.
 TILES = {
@@ -18,6 +18,8 @@ TILES = {
     768: (64, 64),
     1024: (64, 256),
 }
+
+MASKED_KEYS = {128: 128, 256: 80}  # where a mask makes the tile shorter
 
 
 def hopper_qkv(*sizes, dtype=torch.bfloat16, **options):
@@ -37,6 +39,52 @@ def test_lengths_around_whole_tiles(head_dim, is_causal, past):
     q_len = (640 + rows - 1) // rows * rows + past
     kv_len = (1024 + keys - 1) // keys * keys + past
     check(*hopper_qkv(1, 2, q_len, kv_len, head_dim), is_causal=is_causal)
+
+
+@pytest.mark.parametrize("head_dim", TILES)
+@pytest.mark.parametrize("kind", ["bool", "additive"])
+@pytest.mark.parametrize("past", [-8, -1, 0, 1])
+def test_masks_around_whole_tiles(head_dim, kind, past, dtype):
+    """Heads beyond one group of the order of tiles, a mask for each batch, and rows that end within 16 bytes."""
+    rows, keys = TILES[head_dim]
+    keys = MASKED_KEYS.get(head_dim, keys)
+    q_len, kv_len = (640 + rows - 1) // rows * rows + past, 2 * keys * (640 // keys) + past
+    q, k, v = hopper_qkv(2, 5, q_len, kv_len, head_dim, dtype=dtype, kv_heads=1)
+    mask = aligned_mask(kind, 2, 1, q_len, kv_len, dtype=dtype)
+    assert kernel_of(q, k, v, attn_mask=mask).startswith("hopper.")
+    check(q, k, v, attn_mask=mask)
+
+
+def aligned_mask(kind, *shape, dtype=torch.bfloat16):
+    """Rows start on 16 bytes, whatever their length."""
+    storage = normal(*shape[:-1], (shape[-1] + 15) // 16 * 16, dtype=dtype, seed=11)
+    mask = storage[..., : shape[-1]]
+    if kind == "bool":
+        mask = (storage > -0.67)[..., : shape[-1]]
+        mask[..., 0] = True
+    return mask
+
+
+def test_a_mask_at_an_odd_address_is_served_too():
+    """The same shape and strides as a mask before, but off 16 bytes: the plan of that one must not take it."""
+    q, k, v = hopper_qkv(1, 2, 520, 704, 128)
+    storage = normal(520, 720, seed=11)
+    on, off = storage[:, :704], storage[:, 1:705]
+    assert kernel_of(q, k, v, attn_mask=on).startswith("hopper.")
+    assert not kernel_of(q, k, v, attn_mask=off).startswith("hopper.")
+    for mask in (on, off, on, off):
+        expected, _ = attention_f64(q, k, v, attn_mask=mask)
+        assert relative_error(attend(q, k, v, attn_mask=mask), expected) < CEILING[q.dtype]
+
+
+@pytest.mark.parametrize("head_dim", TILES)
+def test_masked_results_repeat_bit_for_bit(head_dim):
+    q, k, v = hopper_qkv(2, 8, 2100, 2100, head_dim, kv_heads=2)
+    mask = aligned_mask("additive", 2, 8, 2100, 2100)
+    first = attend(q, k, v, attn_mask=mask, return_lse=True)
+    for _ in range(20):
+        again = attend(q, k, v, attn_mask=mask, return_lse=True)
+        assert torch.equal(again[0], first[0]) and torch.equal(again[1], first[1])
 
 
 @pytest.mark.parametrize("head_dim", [64, 128, 512, 1024])

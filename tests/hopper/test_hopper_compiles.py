@@ -14,30 +14,32 @@ SMEM_BLOCK = 232448
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Built]:
-    """A short, a crowded and a paired kernel, by head dim."""
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, bool], Built]:
+    """A short, a crowded and a paired kernel, each without and with a mask, by head dim and whether it has one."""
     spec = load_spec(ROOT)
-    selection = Selection.make(spec, archs="sm_90a", ext="hopper", head_dims="64,640,1024", dtypes="bf16", stages="3")
+    selection = Selection.make(
+        spec, archs="sm_90a", ext="hopper", head_dims="64,768,1024", dtypes="bf16", stages="3", features="bias"
+    )
     report = build_report(selection, spec=spec, cache_dir=tmp_path_factory.mktemp("cache"), jobs=1, quiet=True)
     assert not report.failures, report.failures
-    return {built.variant.head_dim: built for built in report.built}
+    return {(built.variant.head_dim, "bias" in built.variant.features): built for built in report.built}
 
 
-def test_wgmma_is_not_serialised_and_registers_suffice(kernels: dict[int, Built]) -> None:
+def test_wgmma_is_not_serialised_and_registers_suffice(kernels: dict[tuple[int, bool], Built]) -> None:
     """C7508 to C7520 say that setmaxnreg was ignored, or that the compiler waits after every wgmma."""
     for built in kernels.values():
         assert "(C75" not in built.entry.log, built.entry.log
         assert built.entry.facts.spill_bytes == 0 and built.entry.facts.stack_bytes == 0
 
 
-def test_registers_and_shared_memory_fill_one_multiprocessor(kernels: dict[int, Built]) -> None:
+def test_registers_and_shared_memory_fill_one_multiprocessor(kernels: dict[tuple[int, bool], Built]) -> None:
     for built in kernels.values():
         facts = built.entry.facts
         assert facts.registers * facts.threads <= 65536
         assert facts.smem_bytes + facts.static_smem_bytes <= SMEM_BLOCK
 
 
-def test_boxes_cover_the_tile_of_a_cluster(kernels: dict[int, Built]) -> None:
+def test_boxes_cover_the_tile_of_a_cluster(kernels: dict[tuple[int, bool], Built]) -> None:
     for built in kernels.values():
         facts = built.entry.facts
         assert facts.box_q_rows == facts.tile_m * facts.cluster
@@ -45,6 +47,10 @@ def test_boxes_cover_the_tile_of_a_cluster(kernels: dict[int, Built]) -> None:
         assert facts.tile_n % facts.box_kv_rows == 0
 
 
-def test_only_the_widest_kernel_needs_a_pair_and_only_the_shortest_persists(kernels: dict[int, Built]) -> None:
-    assert {d: built.entry.facts.cluster for d, built in kernels.items()} == {64: 1, 640: 1, 1024: 2}
-    assert {d: built.entry.facts.persistent for d, built in kernels.items()} == {64: True, 640: False, 1024: False}
+def test_only_the_widest_kernel_needs_a_pair_and_only_the_shortest_persists(
+    kernels: dict[tuple[int, bool], Built],
+) -> None:
+    assert len(kernels) == 6
+    for (head_dim, _), built in kernels.items():
+        assert built.entry.facts.cluster == (2 if head_dim == 1024 else 1)
+        assert built.entry.facts.persistent == (head_dim == 64)

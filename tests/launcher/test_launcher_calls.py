@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import torch
 import tvm_ffi
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from launcher_fakes import FakeDriver, Kernel, Launcher, Problem, cubin
+from launcher_fakes import TMA_KERNEL, FakeDriver, Kernel, Launcher, Problem, cubin
 
 from ffpa_attn.device import DeviceInfo
 from ffpa_attn.launch import output_strides, prepare, run
@@ -123,6 +124,51 @@ def test_a_call_replaces_only_pointers(launcher: Launcher, fake: FakeDriver, dev
     for name in ("q", "k", "v", "o"):
         setattr(second, name, getattr(first, name))
     assert bytes(first) == bytes(second)
+
+
+WGMMA_KERNEL = replace(TMA_KERNEL, id="hopper.bm128-sm_90a-bf16-d64-s3-bias", recipe="wgmma")
+
+
+def test_a_mask_off_its_alignment_does_not_fit_the_plan(
+    launcher: Launcher, fake: FakeDriver, device: DeviceInfo
+) -> None:
+    query, key, value = tensors(kv_len=80)
+    full = (*query.shape[:3], 80)
+    storage = torch.zeros(128, 96, dtype=torch.bfloat16)
+    mask = storage[: full[2], :80].expand(full)
+    problem = Problem.of(query, key, mask_kind="additive")
+    fake.reset(WGMMA_KERNEL.param_bytes)
+    launch = prepare(WGMMA_KERNEL, cubin(), problem, query, key, value, mask, False, launcher=launcher, device=device)
+    assert launch(query, key, value, mask) is not None and fake.launches() == 1
+    for first in (1, 4):  # columns further on: the same strides, another address
+        assert launch(query, key, value, storage[: full[2], first : first + 80].expand(full)) is None
+    assert fake.launches() == 1
+    assert launch(query, key, value, storage[: full[2], 8:88].expand(full)) is not None
+
+
+@pytest.mark.parametrize("mask", ["transposed", "odd rows"])
+def test_a_mask_that_the_kernel_cannot_read_is_refused(
+    mask: str, launcher: Launcher, fake: FakeDriver, device: DeviceInfo
+) -> None:
+    query, key, value = tensors(kv_len=80)
+    full = (*query.shape[:3], 80)
+    rows = (
+        torch.zeros(80, full[2]).bfloat16().T if mask == "transposed" else torch.zeros(full[2], 81).bfloat16()[:, :80]
+    )
+    fake.reset(WGMMA_KERNEL.param_bytes)
+    with pytest.raises(ValueError, match="dense columns and rows that start on 16 bytes"):
+        prepare(
+            WGMMA_KERNEL,
+            cubin(),
+            Problem.of(query, key, mask_kind="additive"),
+            query,
+            key,
+            value,
+            rows.expand(full),
+            False,
+            launcher=launcher,
+            device=device,
+        )
 
 
 @pytest.mark.parametrize("layout", ["bhnd", "nhd", "fused"])

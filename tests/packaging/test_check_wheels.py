@@ -154,6 +154,7 @@ LISTING = """
         /*0030*/                   MEMBAR.ALL.GPU ;
         /*0040*/                   CCTL.IVALL ;
         /*0050*/                   MEMBAR.ALL.CTA ;
+        /*0060*/               @P0 CCTL.E.PF2 [R2] ;
 """
 
 
@@ -171,7 +172,7 @@ def test_instructions_that_a_kernel_must_or_must_not_have(
 ) -> None:
     kernel = replace(Manifest.from_json(members(extra)[MANIFEST]).kernels[0], ext=ext, cluster=cluster)
     found = sass.count(LISTING)
-    assert found["HMMA.16816.F32.BF16"] == 1 and sum(found.values()) == 6
+    assert found["HMMA.16816.F32.BF16"] == 1 and sum(found.values()) == 7
     assert sass.wrong_instructions(kernel, found) == wrong
     assert sass.wrong_instructions(replace(kernel, problems=("merge",)), {}) == []
 

@@ -126,6 +126,7 @@ def problem(**changes: Any) -> Problem:
         "scale": 0.125,
         "dropout_p": 0.0,
         "mask_kind": "none",
+        "mask_alignment": 16,
         "device_type": "cuda",
         "device_index": 0,
         "needs_grad": False,

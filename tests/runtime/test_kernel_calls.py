@@ -128,6 +128,15 @@ def test_masks_reach_the_launcher_expanded_and_in_a_dtype_that_it_reads(runtime,
     assert "attn_mask is converted from float32 to torch.bfloat16" in explain(runtime, q, k, v, mask).copies[0]
 
 
+@pytest.mark.parametrize("mask", [torch.randn(9, 12), torch.randn(2, 12)[:1].expand(9, 12), torch.randn(12, 9).T])
+def test_rows_of_a_converted_mask_start_on_16_bytes(runtime, launcher, mask):
+    q, k, v = tensors()
+    out = attend(runtime, q, k, v, mask)
+    given = launcher.launched[-1][3]
+    assert given.stride(3) == 1 and given.stride(2) * given.element_size() % 16 == 0
+    torch.testing.assert_close(out, reference.attention(q, k, v, mask.bfloat16())[0])
+
+
 @pytest.mark.parametrize("order", list(itertools.permutations(["float32", "own", "bool"])))
 def test_kinds_of_masks_that_one_kernel_serves_do_not_disturb_each_other(runtime, launcher, order):
     """They share a choice of kernel; only float32 masks are converted."""

@@ -31,6 +31,29 @@ def test_mask_kinds(mask, dtype, kind):
     assert Problem.from_call(Q.to(dtype), K.to(dtype), K.to(dtype), mask).mask_kind == kind
 
 
+@pytest.mark.parametrize(
+    ("mask", "alignment"),
+    [
+        (None, 0),
+        (torch.zeros(6, 16, dtype=torch.bool), 16),
+        (torch.zeros(6, 16, dtype=torch.bool)[:1], 16),
+        (torch.zeros(6, 12).bfloat16(), 8),
+        (torch.zeros(6, 17).bfloat16()[:, :16], 2),
+        (torch.zeros(6, 24).bfloat16()[:, 8:], 16),
+        (torch.zeros(6, 24).bfloat16()[:, 2:18], 4),
+        (torch.zeros(1, 17).bfloat16()[:, :16], 16),  # the stride of a single row does not matter
+        (torch.zeros(16, 6).bfloat16().T, 0),
+        (torch.zeros(6, 1).bfloat16(), 0),
+        (torch.zeros(1, 16).bfloat16().expand(6, 16), 16),
+    ],
+)
+def test_alignment_of_the_mask(mask, alignment):
+    q, k = torch.zeros(1, 1, 6, 64).bfloat16(), torch.zeros(1, 1, 16, 64).bfloat16()
+    if mask is not None and mask.shape[1] == 12:
+        k = k[:, :, :12]
+    assert Problem.from_call(q, k, k, mask).mask_alignment == alignment
+
+
 def test_gradients_are_needed_only_where_they_are_recorded():
     q = Q.clone().requires_grad_()
     assert Problem.from_call(q, K, K).needs_grad

@@ -183,6 +183,32 @@ def test_a_kernel_has_exactly_the_features_of_the_call(facts, features):
         assert reason(without, **facts).code == "no_kernel"
 
 
+@pytest.mark.parametrize("mask_kind", ["boolean", "additive"])
+def test_masks_that_a_wgmma_kernel_cannot_read_go_to_the_next_kernel(mask_kind):
+    picky = kernel(impl="hopper.bm128", ext="hopper", recipe="wgmma", features=("bias",))
+    other = kernel(features=("bias",), rank=2)
+    packs = memory_packs(picky, other)
+    assert chosen(packs, mask_kind=mask_kind, mask_alignment=16) == picky
+    for alignment in (0, 2, 8):
+        facts = {"mask_kind": mask_kind, "mask_alignment": alignment}
+        assert chosen(packs, **facts) == other
+        assert "rows that start on 16 bytes" in lost(packs, picky.id, facts=facts)
+
+
+@pytest.mark.parametrize(("alignment", "expected"), [(4, "hopper.bm128"), (0, "native.split_d")])
+def test_a_converted_mask_suits_a_wgmma_kernel_where_its_columns_are_dense(alignment, expected):
+    picky = kernel(impl="hopper.bm128", ext="hopper", recipe="wgmma", features=("bias",))
+    packs = memory_packs(picky, kernel(features=("bias",), rank=2))
+    taken = route(problem(mask_kind="additive_f32", mask_alignment=alignment), H200, None, packs)
+    assert isinstance(taken, KernelRoute) and taken.cast_mask
+    assert f"{taken.kernel.family}.{taken.kernel.impl}" == expected
+
+
+def test_without_a_mask_its_alignment_does_not_matter():
+    plain = kernel(impl="hopper.bm128", ext="hopper", recipe="wgmma")
+    assert chosen(memory_packs(plain), mask_alignment=0) == plain
+
+
 def test_a_float32_mask_is_cast_where_no_kernel_reads_it():
     taken = route(problem(mask_kind="additive_f32"), H200, None, memory_packs(kernel(features=("bias",))))
     assert isinstance(taken, KernelRoute) and taken.cast_mask

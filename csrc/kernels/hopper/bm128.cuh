@@ -5,6 +5,7 @@
 
 #include "core/kernel_entry.cuh"
 #include "kernels/hopper/bm128_plan.cuh"
+#include "kernels/hopper/mask_tile.cuh"
 #include "kernels/hopper/output.cuh"
 #include "kernels/hopper/slot_ring.cuh"
 #include "kernels/hopper/softmax.cuh"
@@ -56,8 +57,8 @@ struct Bm128Producer {
   __device__ __forceinline__ void run() {
 #pragma unroll 1
     for (TileSequence sequence(params.a); !sequence.at_end(); sequence.advance()) {
-      const TileWork work =
-          TileWork::of_tile<Plan::kHeadGroup, Plan::kRows, Plan::kKeys>(params.a, params.a.q_tiles, sequence.index);
+      const TileWork work = TileWork::of_tile<Plan::kHeadGroup, Plan::kRows, Plan::kKeys, Plan::kMasked>(
+          params.a, params.a.q_tiles, sequence.index);
 #pragma unroll 1
       for (int step = 0; step <= work.steps; ++step) {
         if (step < work.steps) load_keys(params.k_map, work, step);
@@ -95,11 +96,13 @@ struct Turns {
 
 template <class Element, class Plan>
 struct Bm128Consumer {
+  using Units = ScoreUnits<Plan::kMasked>;
   static constexpr int kScores = Plan::kKeys / 2;            // a thread
   static constexpr int kOutputs = Plan::kColumnGroups * 32;  // a thread
 
   const abi::AttentionParams& a;
   RingReader<Plan::kSlots, Plan::kSlotBytes> reader;
+  MaskReader<Element, Plan> mask;  // unless there is none
   Turns<Plan::kWarpgroups> turns;
   ptx::WgmmaDescriptor q_descriptor;
   ptx::WgmmaDescriptor k_descriptor;  // of slot 0
@@ -114,7 +117,7 @@ struct Bm128Consumer {
   float o[kOutputs];
   float s[kScores];
   u32 packed_p[kScores / 2];  // as wgmma takes A: four registers for 16 keys
-  float maximum[2];           // raw scores
+  float maximum[2];           // in Units
   float sum[2];
   float rescale[2];  // what the step multiplies O with
 
@@ -160,8 +163,17 @@ struct Bm128Consumer {
   // Scores to weights, in place.
   __device__ __forceinline__ void softmax(int step) {
     const int first_column = work.first_key(step, Plan::kKeys);
-    const float factor = exponent_factor(a.scale_log2);
-    apply_sign<kScores>(s, a.scale_log2);
+    const float factor = Units::factor(a);
+    if constexpr (Plan::kMasked) {
+      if constexpr (Plan::kEarlyMask) {
+        if (step == 0) mask.fetch(a);
+        mask.apply_fetched(a, s);
+      } else {
+        mask.apply(a, s);
+      }
+    } else {
+      apply_sign<kScores>(s, a.scale_log2);
+    }
     if (limit.touches(first_column + Plan::kKeys)) {
       limit.template apply<kScores>(s, first_column + threadIdx.x % 4 * 2);
     }
@@ -176,6 +188,7 @@ struct Bm128Consumer {
       scaled_max[i] = larger[i] * factor;
       sum[i] *= rescale[i];
     }
+    if constexpr (Plan::kMasked) subtract_huge<kScores>(s, maximum, scaled_max);
 #pragma unroll
     for (int i = 0; i < kScores; ++i) {
       const int half = i / 2 % 2;
@@ -199,7 +212,7 @@ struct Bm128Consumer {
     turns.begin();
 #pragma unroll 1
     for (TileSequence sequence(a); !sequence.at_end(); sequence.advance()) {
-      work = TileWork::of_tile<Plan::kHeadGroup, Plan::kRows, Plan::kKeys>(a, a.q_tiles, sequence.index);
+      work = TileWork::of_tile<Plan::kHeadGroup, Plan::kRows, Plan::kKeys, Plan::kMasked>(a, a.q_tiles, sequence.index);
       run_tile();
     }
     turns.end();
@@ -209,12 +222,12 @@ struct Bm128Consumer {
   __device__ __forceinline__ void give_back_q() const { q_barriers.empty.warp_arrive(); }
 
   __device__ __forceinline__ void run_tile() {
-    limit = ColumnLimit(work.query_row, work.query_row + row, a.kv_len, a.causal, a.causal_offset);
+    limit = ColumnLimit(work.query_row, work.query_row + row, a.kv_len, !Plan::kMasked && a.causal, a.causal_offset);
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) o[i] = 0.f;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      maximum[i] = kMaxFloor;
+      maximum[i] = Units::kMaxFloor;
       sum[i] = 0.f;
     }
     if (work.steps > 0) {
@@ -237,6 +250,7 @@ struct Bm128Consumer {
         const int v_slot = reader.next();
         issue_pv(v_slot);
         turns.pass();
+        if constexpr (Plan::kMasked && Plan::kEarlyMask) mask.fetch(a);
         ptx::wgmma_wait<1>();
         ptx::pin_accumulators<kScores>(s);
         reader.release(k_slot);
@@ -268,7 +282,7 @@ struct Bm128Consumer {
                                             a.head_dim, exists);
       if (a.lse != nullptr && exists && threadIdx.x % 4 == 0) {
         const long long head_index = static_cast<long long>(work.batch) * a.heads + work.head;
-        a.lse[head_index * a.q_len + query] = log_sum_exp(maximum[i], total, a.scale);
+        a.lse[head_index * a.q_len + query] = log_sum_exp(maximum[i], total, Units::natural(a));
       }
     }
   }
@@ -278,7 +292,8 @@ template <class Variant>
 struct Bm128 {
   using Params = abi::TmaAttentionParams;
   using Element = typename Variant::Element;
-  using Plan = Bm128Plan<Variant::kHeadDim>;
+  using Plan = Bm128Plan<Variant::kHeadDim, Variant::kBias>;
+  using MaskRing = SlotRing<Plan::kMaskSlots, Plan::kMaskBytes>;
 
   static constexpr int kThreads = Plan::kThreads;
   static constexpr int kMinBlocks = 1;
@@ -292,6 +307,11 @@ struct Bm128 {
   static constexpr int kSwizzle = 128;
   static constexpr int kPersistent = Plan::kPersistent;
 
+  static __device__ __forceinline__ MaskRing mask_ring(u32 base, int warpgroup) {
+    return {base + Plan::kMaskOffset + warpgroup * Plan::kMaskSlots * Plan::kMaskBytes,
+            base + Plan::kMaskBarrierOffset + warpgroup * Plan::kMaskSlots * 16};
+  }
+
   static __device__ __forceinline__ void run(const Params& params) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 base = ptx::shared_address(shared);
@@ -303,6 +323,7 @@ struct Bm128 {
       q_barriers.full.init(1);
       q_barriers.empty.init(4 * Plan::kWarpgroups);
       ring.init(4 * Plan::kWarpgroups);
+      for (int i = 0; Plan::kMasked && i < Plan::kWarpgroups; ++i) mask_ring(base, i).init(128, 32);
       ptx::fence_mbarrier_init();
     }
     __syncthreads();
@@ -312,12 +333,20 @@ struct Bm128 {
       if (warp == Plan::kConsumerThreads / 32 && ptx::elect_one()) {
         Bm128Producer<Plan> producer{params, RingWriter<Plan::kSlots, Plan::kSlotBytes>(ring), base, q_barriers};
         producer.run();
+      } else if (Plan::kMasked && warp > Plan::kConsumerThreads / 32) {
+        const int warpgroup = warp - Plan::kConsumerThreads / 32 - 1;  // the loader's, if there are so many
+        if (warpgroup < Plan::kWarpgroups) {
+          MaskLoader<Plan> loader{params.a, RingWriter<Plan::kMaskSlots, Plan::kMaskBytes>(mask_ring(base, warpgroup)),
+                                  warpgroup};
+          loader.run();
+        }
       }
     } else {
       ptx::claim_registers<Plan::kConsumerRegisters>();
       const int warpgroup = warp / 4;
       Bm128Consumer<Element, Plan> consumer{params.a,
                                             RingReader<Plan::kSlots, Plan::kSlotBytes>(ring),
+                                            {mask_ring(base, warpgroup)},
                                             {warpgroup},
                                             ptx::k_major_descriptor(base + warpgroup * 64 * Plan::kRowBytes),
                                             ptx::k_major_descriptor(ring.data),

@@ -9,9 +9,10 @@ namespace ffpa::hopper {
 // What to multiply a row of O with, given the sum of its weights. A row that saw no key is zero.
 __device__ __forceinline__ float inverse_or_zero(float sum) { return sum > 0.f ? 1.f / sum : 0.f; }
 
-// Natural-log LSE from the raw maximum score, which has the sign of the scale, and the sum of weights relative to it.
-__device__ __forceinline__ float log_sum_exp(float maximum, float sum, float scale) {
-  return sum > 0.f ? maximum * fabsf(scale) + __logf(sum) : -ptx::infinity();
+// Natural-log LSE from the maximum score, `natural` times which is in natural units, and the sum of weights relative to
+// it.
+__device__ __forceinline__ float log_sum_exp(float maximum, float sum, float natural) {
+  return sum > 0.f ? maximum * natural + __logf(sum) : -ptx::infinity();
 }
 
 // Stores one row's part of an accumulator fragment: kCount accumulators a thread over two rows, of which `row_half`

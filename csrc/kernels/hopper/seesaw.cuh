@@ -34,8 +34,8 @@ struct Seesaw {
 
   // Each role computes it: what lives across the roles would have to fit into the producer's registers.
   static __device__ __forceinline__ TileWork work_of_block(const abi::AttentionParams& a) {
-    return TileWork::of_tile<HeadGroup::cached, Plan::kRows, Plan::kKeys>(a, a.q_tiles / Plan::kBlocks,
-                                                                          blockIdx.x / Plan::kBlocks);
+    return TileWork::of_tile<HeadGroup::cached, Plan::kRows, Plan::kKeys, Variant::kBias>(a, a.q_tiles / Plan::kBlocks,
+                                                                                          blockIdx.x / Plan::kBlocks);
   }
 
   static __device__ __forceinline__ void run(const Params& params) {
@@ -65,8 +65,8 @@ struct Seesaw {
                                       RingWriter<Plan::kSlots, Plan::kSlotBytes>(ring)};
         producer.run(base, barriers.q_full);
       } else if (Plan::kBlocks > 1 && warp == 1 && ptx::elect_one()) {
-        carry_p_to_peer<Plan>(barriers, work_of_block(params.a), base + Plan::kPOffset + block * Plan::kBlockPBytes,
-                              peer);
+        const u32 own_p = base + Plan::kPOffset + block * Plan::kBlockPBytes;
+        carry_p_to_peer<Plan>(params, barriers, work_of_block(params.a), own_p, block);
       }
     } else {
       ptx::claim_registers<kConsumerRegisters>();
@@ -74,7 +74,7 @@ struct Seesaw {
       const int warpgroup = warp / 4 - 1;
       const int part = block * 2 + warpgroup;
       const int row = warp % 4 * 16 + threadIdx.x % 32 / 4;
-      SeesawConsumer<Element, Plan, Ring> consumer{
+      SeesawConsumer<Element, Plan, Ring, Variant::kBias> consumer{
           params.a,
           work,
           barriers,
@@ -88,7 +88,8 @@ struct Seesaw {
           part,
           peer,
           row,
-          ColumnLimit(work.query_row, work.query_row + row, params.a.kv_len, params.a.causal, params.a.causal_offset)};
+          ColumnLimit(work.query_row, work.query_row + row, params.a.kv_len, !Variant::kBias && params.a.causal,
+                      params.a.causal_offset)};
       consumer.run();
     }
   }

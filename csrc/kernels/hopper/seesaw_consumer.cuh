@@ -1,6 +1,7 @@
 // A consumer warpgroup of the seesaw kernel: its products, and the softmax between them.
 #pragma once
 
+#include "kernels/hopper/mask_fragment.cuh"
 #include "kernels/hopper/output.cuh"
 #include "kernels/hopper/seesaw_barriers.cuh"
 #include "kernels/hopper/slot_ring.cuh"
@@ -15,8 +16,9 @@ namespace ffpa::hopper {
 
 // One consumer warpgroup. While QK^T of a step runs on the tensor cores, P of the step before is stored and O rescaled;
 // while PV runs, the softmax of the next step is computed. Both are cut into pieces, one for each slot of the ring.
-template <class Element, class Plan, class Ring>
+template <class Element, class Plan, class Ring, bool kMasked>
 struct SeesawConsumer {
+  using Units = ScoreUnits<kMasked>;
   static constexpr int kScores = Plan::kOwnKeys / 2;      // a thread
   static constexpr int kOutputs = Plan::kOwnColumns / 2;  // a thread
 
@@ -38,9 +40,10 @@ struct SeesawConsumer {
   float o[kOutputs];
   float s[kScores];
   u32 packed_p[kScores / 2];
-  float maximum[2] = {kMaxFloor, kMaxFloor};  // raw scores
-  float sum[2] = {0.f, 0.f};                  // of this warpgroup's keys
-  float rescale[2];                           // what the step multiplies O with
+  MaskFragment<Element, kScores, Plan::kKeys> mask;
+  float maximum[2] = {Units::kMaxFloor, Units::kMaxFloor};  // in Units
+  float sum[2] = {0.f, 0.f};                                // of this warpgroup's keys
+  float rescale[2];                                         // what the step multiplies O with
   float scaled_max[2];
 
   // ---- tensor-core work of one slot. kPlace: how many slots of the ring were read before it, counted from the start
@@ -135,7 +138,7 @@ struct SeesawConsumer {
         }
       }
     }
-    barriers.max_ready.warp_arrive();
+    barriers.max_ready.arrive();
   }
 
   __device__ __forceinline__ void wait_published(int phase) const {
@@ -143,9 +146,23 @@ struct SeesawConsumer {
     if constexpr (Plan::kBlocks > 1) barriers.peer_max.wait(phase & 1);
   }
 
+  __device__ __forceinline__ int first_column(int step) const {
+    return work.first_key(step, Plan::kKeys) + part * Plan::kOwnKeys;
+  }
+
+  // Step 0 has the last keys.
+  template <bool kStep0>
+  __device__ __forceinline__ void load_mask(int step) {
+    if constexpr (kMasked) mask.template load<kStep0>(a, work, row, first_column(step));
+  }
+
   __device__ __forceinline__ void publish_max(int step) {
-    const int first_column = work.first_key(step, Plan::kKeys) + part * Plan::kOwnKeys;
-    apply_sign<kScores>(s, a.scale_log2);
+    const int first_column = this->first_column(step);
+    if constexpr (kMasked) {
+      mask.apply(a, s);
+    } else {
+      apply_sign<kScores>(s, a.scale_log2);
+    }
     if (limit.touches(first_column + Plan::kOwnKeys)) {
       limit.template apply<kScores>(s, first_column + threadIdx.x % 4 * 2);
     }
@@ -156,7 +173,7 @@ struct SeesawConsumer {
 
   __device__ __forceinline__ void combine_max(int step) {
     wait_published(step);
-    const float factor = exponent_factor(a.scale_log2);
+    const float factor = Units::factor(a);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       float larger = maximum[i];
@@ -169,12 +186,13 @@ struct SeesawConsumer {
       scaled_max[i] = larger * factor;
       sum[i] *= rescale[i];
     }
+    if constexpr (kMasked) subtract_huge<kScores>(s, maximum, scaled_max);
   }
 
   // Scores kFrom..kTo to weights.
   template <int kFrom, int kTo>
   __device__ __forceinline__ void exponentiate() {
-    const float factor = exponent_factor(a.scale_log2);
+    const float factor = Units::factor(a);
 #pragma unroll
     for (int i = kFrom; i < kTo; i += 2) {
       const int half = i / 2 % 2;
@@ -211,7 +229,7 @@ struct SeesawConsumer {
       }
     }
     ptx::fence_async_shared();
-    barriers.p_ready.warp_arrive();
+    barriers.p_ready.arrive();
   }
 
   template <int kFrom, int kTo>
@@ -223,6 +241,13 @@ struct SeesawConsumer {
   __device__ __forceinline__ void report_pv_done() const {
     barriers.pv_done.warp_arrive();
     if constexpr (Plan::kBlocks > 1) ptx::warp_arrive_peer(ptx::peer_address(barriers.peer_done.address, peer));
+  }
+
+  // Until P of `step` may be written. A pair waits for the peer as well, which has then read the P of the step before
+  // that came from here: the copy that carried it is over, and the next one finds the peer's place free.
+  __device__ __forceinline__ void wait_pv_done(int step) const {
+    barriers.pv_done.wait(step & 1);
+    if constexpr (Plan::kBlocks > 1) barriers.peer_done.wait(step & 1);
   }
 
   __device__ __forceinline__ void wait_p(int step) const {
@@ -258,10 +283,11 @@ struct SeesawConsumer {
         report_pv_done();
       } else {
         release_before<kQk + kSlot>();
-        if constexpr (kSlot == 1) {
-          barriers.pv_done.wait((step - 1) & 1);
+        if constexpr (kSlot == Plan::kStorePSlot) {
+          wait_pv_done(step - 1);
           store_p();
         }
+        if constexpr (kSlot == Plan::kStorePSlot + 1) load_mask<false>(step);
         constexpr int kParts = Plan::kKSlots - 1;
         rescale_output<kOutputs / 4 * (kSlot - 1) / kParts * 4, kOutputs / 4 * kSlot / kParts * 4>();
       }
@@ -309,6 +335,7 @@ struct SeesawConsumer {
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) o[i] = 0.f;
     if (work.steps > 0) {
+      load_mask<true>(0);
       barriers.q_full.wait(0);
       first_qk_phase<0>();
       ptx::wgmma_wait<0>();
@@ -332,7 +359,7 @@ struct SeesawConsumer {
       ptx::pin_accumulators<kOutputs>(o);
       if (work.steps > 1) release_before<kLast>();
       report_pv_done();
-      barriers.pv_done.wait((work.steps - 1) & 1);
+      wait_pv_done(work.steps - 1);
       store_p();
       rescale_output<0, kOutputs>();
       wait_p(work.steps - 1);
@@ -362,7 +389,7 @@ struct SeesawConsumer {
                                             part * Plan::kOwnColumns, a.head_dim, exists);
       if (a.lse != nullptr && exists && part == 0 && threadIdx.x % 4 == 0) {
         const long long head_index = static_cast<long long>(work.batch) * a.heads + work.head;
-        a.lse[head_index * a.q_len + query] = log_sum_exp(maximum[i], total, a.scale);
+        a.lse[head_index * a.q_len + query] = log_sum_exp(maximum[i], total, Units::natural(a));
       }
     }
     // Shared memory must outlive what the peer still sends.

@@ -36,6 +36,7 @@ struct SeesawPlan {
   static constexpr int kSlotVKeys = kHeadDim <= 512 ? 32 : 16;
   static constexpr int kKSlots = kHeadDim / kSlotKColumns;
   static constexpr int kVSlots = kKeys / kSlotVKeys;
+  static constexpr int kStorePSlot = 1;  // of QK^T: the one beside which P of the step before is stored
   static constexpr int kKSlotBytes = kBlockKeys * kSlotKColumns * 2;
   static constexpr int kVSlotBytes = kSlotVKeys * kBlockGroups * 128;
   static constexpr int kSlotBytes = kKSlotBytes > kVSlotBytes ? kKSlotBytes : kVSlotBytes;

@@ -73,19 +73,50 @@ struct SeesawProducer {
   }
 };
 
-// The lane that carries this block's part of P to the other block of the pair, once a step.
+// Brings K of `step` and V of the step before, as far as the block will load them, into the level-2 cache. The pairs
+// that read the same keys at about the same time share the work: each does one box in kSharers.
 template <class Plan>
-__device__ __forceinline__ void carry_p_to_peer(const SeesawBarriers& barriers, const TileWork& work, u32 own_p,
-                                                int peer) {
+__device__ __forceinline__ void prefetch(const abi::TmaAttentionParams& params, const TileWork& work, int block,
+                                         int step) {
+  constexpr int kSharers = 8;
+  constexpr int kKBoxesDown = Plan::kBlockKeys / Plan::kBoxKvRows;
+  constexpr int kVBoxesDown = Plan::kKeys / Plan::kBoxKvRows;
+  const int first_box = blockIdx.x / Plan::kBlocks % kSharers;
+  if (step < work.steps) {
+    const int key = work.first_key(step, Plan::kKeys) + block * Plan::kBlockKeys;
+#pragma unroll 1
+    for (int box = first_box; box < Plan::kColumnGroups * kKBoxesDown; box += kSharers) {
+      ptx::prefetch_tile(
+          params.k_map, {box / kKBoxesDown * 64, key + box % kKBoxesDown * Plan::kBoxKvRows, work.kv_head, work.batch});
+    }
+  }
+  if (step <= work.steps) {
+    const int key = work.first_key(step - 1, Plan::kKeys);
+    const int group = block * Plan::kBlockGroups;
+#pragma unroll 1
+    for (int box = first_box; box < Plan::kBlockGroups * kVBoxesDown; box += kSharers) {
+      ptx::prefetch_tile(params.v_map, {(group + box / kVBoxesDown) * 64, key + box % kVBoxesDown * Plan::kBoxKvRows,
+                                        work.kv_head, work.batch});
+    }
+  }
+}
+
+// The lane that carries this block's part of P to the other block of the pair, once a step. The pair's ring is short:
+// it hides the latency of the level-2 cache but not that of memory, so the lane also has keys brought in ahead of the
+// loads.
+template <class Plan>
+__device__ __forceinline__ void carry_p_to_peer(const abi::TmaAttentionParams& params, const SeesawBarriers& barriers,
+                                                const TileWork& work, u32 own_p, int block) {
+  const int peer = block ^ 1;
   const u32 peer_p = ptx::peer_address(own_p, peer);
   const u32 peer_full = ptx::peer_address(barriers.peer_p.address, peer);
 #pragma unroll 1
   for (int step = 0; step < work.steps; ++step) {
     if (step > 0) barriers.peer_p.wait((step - 1) & 1);  // else the arrival would count for the phase before
     barriers.peer_p.arrive_expect(Plan::kBlockPBytes);
-    barriers.p_ready.wait(step & 1);
-    barriers.peer_done.wait(step & 1);
+    barriers.p_ready.wait(step & 1);  // so the consumers have waited for peer_done
     ptx::copy_to_peer(peer_p, own_p, Plan::kBlockPBytes, peer_full);
+    prefetch<Plan>(params, work, block, step + 2);
   }
 }
 

@@ -15,11 +15,11 @@ struct SlotRing {
   __device__ __forceinline__ ptx::Mbarrier empty(int slot) const { return {barriers + 8 * (kSlots + slot)}; }
   __device__ __forceinline__ u32 address(int slot) const { return data + slot * kSlotBytes; }
 
-  // By one thread, before a block barrier.
-  __device__ __forceinline__ void init(int consumer_warps) const {
+  // By one thread, before a block barrier: how many arrivals each `empty` and each `full` counts.
+  __device__ __forceinline__ void init(int readers, int fillers = 1) const {
     for (int slot = 0; slot < kSlots; ++slot) {
-      full(slot).init(1);
-      empty(slot).init(consumer_warps);
+      full(slot).init(fillers);
+      empty(slot).init(readers);
     }
   }
 };
@@ -33,9 +33,12 @@ struct RingWriter {
 
   __device__ __forceinline__ explicit RingWriter(SlotRing<kSlots, kSlotBytes> ring) : ring(ring) {}
 
-  // Waits until the slot has been read by all, and opens it for `bytes` of loads.
+  // Waits until the slot has been read by all.
+  __device__ __forceinline__ void wait_free() const { ring.empty(slot).wait(parity ^ 1); }
+
+  // The same, and opens it for `bytes` of loads.
   __device__ __forceinline__ void open(u32 bytes) const {
-    ring.empty(slot).wait(parity ^ 1);
+    wait_free();
     ring.full(slot).arrive_expect(bytes);
   }
 

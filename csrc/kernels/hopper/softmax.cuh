@@ -2,16 +2,37 @@
 // and in each the columns 8 * i + 2 * t (+ 1), where g = lane / 4 and t = lane % 4.
 #pragma once
 
+#include "abi/attention_params.h"
 #include "ptx/math.cuh"
 
 namespace ffpa::hopper {
 
-// Where running maxima start. Finite, so that a row whose first keys are all masked does not give inf - inf.
-inline constexpr float kMaxFloor = -1e30f;
+// The units of scores. Weights are exp2(factor * (score - maximum)).
+//
+// Without a mask tensor the scale is folded into the exponent: scores stay raw dot products, times the sign of the
+// scale. The floor of the factor keeps -inf * factor = -inf when the scale is 0.
+template <bool kMasked>
+struct ScoreUnits {
+  // Where running maxima start. Finite, so that a row whose first keys are all masked does not give inf - inf.
+  static constexpr float kMaxFloor = -1e30f;
 
-// The scale is folded into the exponent: scores stay raw dot products, times the sign of the scale, and the weights are
-// exp2(factor * (score - maximum)). The floor keeps -inf * factor = -inf when the scale is 0.
-__device__ __forceinline__ float exponent_factor(float scale_log2) { return fmaxf(fabsf(scale_log2), 1e-30f); }
+  static __device__ __forceinline__ float factor(const abi::AttentionParams& a) {
+    return fmaxf(fabsf(a.scale_log2), 1e-30f);
+  }
+
+  // Of a score, in natural units: those of the LSE.
+  static __device__ __forceinline__ float natural(const abi::AttentionParams& a) { return fabsf(a.scale); }
+};
+
+// With one they are scale * QK^T + mask. A mask may hold the lowest number of its type, and running maxima start below
+// every score that is not -inf.
+template <>
+struct ScoreUnits<true> {
+  static constexpr float kMaxFloor = -3.402823466e38f;
+
+  static __device__ __forceinline__ float factor(const abi::AttentionParams&) { return ptx::kLog2e; }
+  static __device__ __forceinline__ float natural(const abi::AttentionParams&) { return 1.f; }
+};
 
 template <int kCount>
 __device__ __forceinline__ void apply_sign(float* scores, float scale_log2) {
@@ -44,7 +65,19 @@ __device__ __forceinline__ void row_max(const float* scores, float (&maximum)[2]
   }
 }
 
-// Columns a row attends to: those below a limit. The seam for other masks: anything with `touches` and `apply`.
+// Where a mask has made a maximum so large that its product with the factor would overflow, takes it from the scores
+// beforehand; what is left to subtract, `scaled_max`, is then 0.
+template <int kCount>
+__device__ __forceinline__ void subtract_huge(float* scores, const float (&maximum)[2], float (&scaled_max)[2]) {
+  constexpr float kHuge = 1e38f;
+  if (__any_sync(0xffffffffu, fmaxf(fabsf(maximum[0]), fabsf(maximum[1])) > kHuge)) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) scores[i] -= maximum[i / 2 % 2];
+    scaled_max[0] = scaled_max[1] = 0.f;
+  }
+}
+
+// Columns a row attends to by position: those below a limit.
 struct ColumnLimit {
   int limit[2];   // of the thread's two rows
   int unlimited;  // columns below this are visible to every row of the tile

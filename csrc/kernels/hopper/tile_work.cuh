@@ -6,8 +6,8 @@
 
 namespace ffpa::hopper {
 
-// How many heads' causal tiles are dealt out together, longest first. The more heads, the better the short tiles at the
-// end even out when blocks finish; the fewer, the more blocks read the same K and V at a time.
+// How many heads' tiles are dealt out together. The more heads, the better the short causal tiles at the end even out
+// when blocks finish, and the more blocks read the same rows of a mask; the fewer, the more read the same K and V.
 enum class HeadGroup {
   cached,  // as many heads as the level-2 cache holds K and V of; for grids that
            // the hardware deals out
@@ -32,21 +32,23 @@ struct TileWork {
     return max(1u, static_cast<u32>(kv_heads)) * a.group;
   }
 
-  // Tile `index` of q_tiles x heads x batch, q_tiles of kTileRows queries. Without causal mask the query tiles of a
-  // head follow each other, so that blocks which run together share K and V. With it tiles are of unequal length:
-  // within a group of heads all heads' longest tiles come first.
-  template <HeadGroup kGroup, int kTileRows, int kStepKeys>
+  // Tile `index` of q_tiles x heads x batch, q_tiles of kTileRows queries. Without any mask the query tiles of a head
+  // follow each other, so that blocks which run together share K and V. Causal tiles are of unequal length: within a
+  // group of heads all heads' longest tiles come first. Within a group, too, heads share the rows of a mask tensor;
+  // with one a call is never causal.
+  template <HeadGroup kGroup, int kTileRows, int kStepKeys, bool kMasked>
   static __device__ __forceinline__ TileWork of_tile(const abi::AttentionParams& a, u32 q_tiles, u32 index) {
     u32 head_index;
     u32 tile;
-    if (a.causal) {
+    const bool causal = !kMasked && a.causal;
+    if (kMasked || causal) {
       const u32 all_heads = static_cast<u32>(a.heads) * a.batch;
       const u32 full_group = min(group_size<kGroup, kTileRows>(a), all_heads);
       const u32 first_head = index / (q_tiles * full_group) * full_group;
       const u32 group_heads = min(full_group, all_heads - first_head);
       const u32 place = index - first_head * q_tiles;
       const u32 rank = place / group_heads;
-      tile = q_tiles - 1 - rank;
+      tile = causal ? q_tiles - 1 - rank : rank;
       head_index = first_head + place - rank * group_heads;
     } else {
       head_index = index / q_tiles;
@@ -58,7 +60,7 @@ struct TileWork {
     work.head = static_cast<int>(head_index - static_cast<u32>(work.batch) * a.heads);
     work.kv_head = work.head / a.group;
     work.key_end = a.kv_len;
-    if (a.causal) {
+    if (causal) {
       const int last_row = min(work.query_row + kTileRows, a.q_len) - 1;
       work.key_end = max(0, min(a.kv_len, last_row + a.causal_offset + 1));
     }
@@ -73,18 +75,16 @@ struct TileWork {
 // The tiles of a block of a persistent grid: one of every gridDim.x, from alternating ends, which shares out causal
 // tiles evenly without a counter in global memory.
 struct TileSequence {
-  u32 tiles;
-  u32 round = 0;
-  u32 index = blockIdx.x;
+  const abi::AttentionParams& a;
+  u32 index = blockIdx.x;  // the only state: consumers have no register to spare for it
 
-  __device__ __forceinline__ explicit TileSequence(const abi::AttentionParams& a)
-      : tiles(static_cast<u32>(a.q_tiles) * a.heads * a.batch) {}
+  __device__ __forceinline__ explicit TileSequence(const abi::AttentionParams& a) : a(a) {}
 
   // A block has no tile after the first that does not exist: the ends alternate within one last, incomplete round.
-  __device__ __forceinline__ bool at_end() const { return index >= tiles; }
+  __device__ __forceinline__ bool at_end() const { return index >= static_cast<u32>(a.q_tiles) * a.heads * a.batch; }
 
   __device__ __forceinline__ void advance() {
-    ++round;
+    const u32 round = index / gridDim.x + 1;
     index = round * gridDim.x + (round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
   }
 };

@@ -18,15 +18,6 @@
 
 namespace ffpa::native {
 
-template <class T>
-__device__ __forceinline__ auto decide_dropout(const abi::AttentionParams& p, int key0) {
-  if constexpr (T::kDropout) {
-    return Dropout<T>(p).decide(key0);
-  } else {
-    return KeepAll();
-  }
-}
-
 // The block's rows of O and LSE, by T::kThreads threads. `ring` (kv_ring.cuh, tma_ring.cuh) brings K and V; Q has
 // arrived when the ring's first step has.
 template <class T, class Ring>
@@ -35,37 +26,40 @@ __device__ __forceinline__ void attend_rows(const abi::AttentionParams& p, const
   const WarpLanes<T> lanes;
   const PositionMask<T> mask(p, work);
   OnlineSoftmax<T> softmax(scores.factor());
+  const DropoutOf<T> dropout(p, work);
 
   float o[T::kMTiles][T::kOTiles][4] = {};
+  ring.commit_mask();
 #pragma unroll 1
   for (int tile = 0; tile < work.kv_tiles; ++tile) {
     tile = opaque(tile);
     const u32 boxes = opaque(smem);
     const int key0 = tile * T::kTileN;
 
+    auto drawing = dropout.begin(key0);
     float s[T::kMTiles][T::kSTiles][4] = {};
 #pragma unroll
     for (int step = 0; step < T::kSteps; ++step) {
       const u32 k = ring.next(tile, step);
-      mma_qk<T>(s, lanes, boxes + T::kQOffset + step * T::kStepBoxes * (T::kTileM * kBoxRowBytes), k, step);
-      ring.release(tile, step);
+      const u32 q = boxes + T::kQOffset + step * T::kStepBoxes * (T::kTileM * kBoxRowBytes);
+      ring.release(tile, step, mma_qk<T>(s, lanes, q, k, step, drawing));
     }
 
-    const auto keep = decide_dropout<T>(p, key0);
+    const auto keep = drawing.finish();
+    ring.await_mask();
     scores.apply(s);
     mask.apply(s, key0);
     softmax.step(s, o, RowExchange<T>{boxes + T::kStatsOffset});
 
     u32 weights[T::kMTiles][T::kKSlices][4];
     make_p_operand<T>(weights, s, lanes, boxes + T::kPOffset, keep);
+    scores.start(tile + 1);
+    ring.commit_mask();
 
 #pragma unroll
     for (int step = 0; step < T::kSteps; ++step) {
-      const u32 v = ring.next(tile, T::kSteps + step, [&] {
-        if (step == 0) scores.start(tile + 1);
-      });
-      mma_pv<T>(o, weights, lanes, v, step);
-      ring.release(tile, T::kSteps + step);
+      const u32 v = ring.next(tile, T::kSteps + step);
+      ring.release(tile, T::kSteps + step, mma_pv<T>(o, weights, lanes, v, step));
     }
   }
   ring.drain();

@@ -1,9 +1,10 @@
 // The stream of K and V boxes of one block: for every tile of keys the steps of K, then the steps of V.
 //
 // A step is kStepBoxes boxes of [kTileN keys][64 columns]. The consumer calls `next(tile, step)` once a step, which
-// gives the shared address of the step's first box, `release(tile, step)` when it has read the step, and `drain()`
-// after the last tile, when nothing may be written to shared memory any more. The rings of tma_ring.cuh have the same
-// three.
+// gives the shared address of the step's first box, `release(tile, step, last_read)` when it has read the step, with a
+// value that needs what it read last, and `drain()` after the last tile, when nothing may be written to shared memory
+// any more.
+// The rings of tma_ring.cuh have the same three.
 #pragma once
 
 #include "abi/attention_params.h"
@@ -30,22 +31,23 @@ class CpAsyncRing {
 
   // Waits for step `step` of tile `tile`: steps 0 .. kSteps - 1 are K's, kSteps .. 2 kSteps - 1 are V's. Call in order,
   // with a `step` that is constant once loops are unrolled: what to copy next is then known when compiling.
-  // `also` may start further copies; they have arrived when the step that this call begins to copy has.
-  template <class Also>
-  __device__ __forceinline__ u32 next(int tile, int step, Also also) {
+  __device__ __forceinline__ u32 next(int tile, int step) {
     ptx::cp_async_wait<T::kStages - 2>();
     ptx::block_sync();  // the step has arrived for every thread, and every thread is done with the step before it
-    also();
     start_step(tile, step + T::kStages - 1);  // into the slot that this frees; the one after it holds the step
     return ring_ + slot_;
   }
 
-  __device__ __forceinline__ void release(int, int) {}  // the barrier of the following `next` says so
+  __device__ __forceinline__ void release(int, int, u32) {}  // the barrier of the following `next` says so
 
   __device__ __forceinline__ void drain() { ptx::cp_async_wait<0>(); }
 
-  __device__ __forceinline__ u32 next(int tile, int step) {
-    return next(tile, step, [] {});
+  // A thread's copies of the mask, which it starts before a tile's first step of V, travel in the group of that step.
+  __device__ __forceinline__ void commit_mask() const {}
+
+  // After a tile's last step of K: the mask whose copy was started a tile ago has arrived, this thread's part of it.
+  __device__ __forceinline__ void await_mask() const {
+    if constexpr (T::kAnyBias && T::kStages > 2 * T::kSteps) ptx::cp_async_wait<2 * T::kSteps - 1>();
   }
 
  private:

@@ -89,6 +89,9 @@ class OnlineSoftmax {
     }
     exchange.run(top, [](float a, float b) { return fmaxf(a, b); });
 
+    bool shifted = false;
+    if constexpr (T::kAnyBias) shifted = shift_huge(s, top);
+
     float shrink[T::kMTiles][2];
     bool moved = false;
 #pragma unroll
@@ -96,25 +99,13 @@ class OnlineSoftmax {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float before = max_[m][half];
-        // False also for -inf - -inf = NaN: a row with no key yet stays at -inf.
-        const bool moves = (top[m][half] - before) * factor_ > kSlack;
+        const bool moves = outgrows(top[m][half], before);
         const float now = moves ? top[m][half] : before;
         shrink[m][half] = moves ? ptx::ex2((before - now) * factor_) : 1.0f;
         max_[m][half] = now;
         sum_[m][half] *= shrink[m][half];
         moved |= moves;
-        float origin = now == -ptx::infinity() ? 0.0f : now;
-        if constexpr (T::kAnyBias) {
-          // A mask of the type's lowest number: the product with `factor` would overflow, so subtract first.
-          if (__any_sync(0xffffffffu, origin < -1e38f)) {
-#pragma unroll
-            for (int n = 0; n < T::kSTiles; ++n) {
-              s[m][n][2 * half] -= origin;
-              s[m][n][2 * half + 1] -= origin;
-            }
-            origin = 0.0f;
-          }
-        }
+        const float origin = now == -ptx::infinity() || shifted ? 0.0f : now;
         const float offset = -origin * factor_;
 #pragma unroll
         for (int n = 0; n < T::kSTiles; ++n) {
@@ -163,6 +154,39 @@ class OnlineSoftmax {
   }
 
  private:
+  // False also for -inf - -inf = NaN: a row with no key yet stays at -inf.
+  __device__ __forceinline__ bool outgrows(float top, float maximum) const {
+    return (top - maximum) * factor_ > kSlack;
+  }
+
+  // A mask of the type's lowest number: the product of a score with `factor` would overflow, so the maximum is
+  // subtracted first. True where that has been done, for all rows of the warp.
+  __device__ __forceinline__ bool shift_huge(float (&s)[T::kMTiles][T::kSTiles][4],
+                                             const float (&top)[T::kMTiles][2]) const {
+    float least = 0.0f;
+#pragma unroll
+    for (int m = 0; m < T::kMTiles; ++m) least = fminf(least, fminf(origin(top, m, 0), origin(top, m, 1)));
+    if (!__any_sync(0xffffffffu, least < -1e38f)) return false;
+#pragma unroll
+    for (int m = 0; m < T::kMTiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int n = 0; n < T::kSTiles; ++n) {
+          s[m][n][2 * half] -= origin(top, m, half);
+          s[m][n][2 * half + 1] -= origin(top, m, half);
+        }
+      }
+    }
+    return true;
+  }
+
+  // What a row's scores are taken relative to once `top` has been seen.
+  __device__ __forceinline__ float origin(const float (&top)[T::kMTiles][2], int m, int half) const {
+    const float now = outgrows(top[m][half], max_[m][half]) ? top[m][half] : max_[m][half];
+    return now == -ptx::infinity() ? 0.0f : now;
+  }
+
   float factor_;
   float max_[T::kMTiles][2];
   float sum_[T::kMTiles][2];

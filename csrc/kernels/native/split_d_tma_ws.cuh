@@ -44,7 +44,9 @@ struct SplitDTmaWs {
   static constexpr int kSwizzle = kBoxRowBytes;
   static constexpr int kPersistent = 0;
   static_assert(kSmemBytes <= Variant::kSmemBlock);
-  static_assert(kMinBlocks * (kConsumerRegisters * T::kThreads + kProducerRegisters * kProducerThreads) <= 65536);
+  // A block has the registers that it was launched with, in eights a thread: a claim for more would wait for ever.
+  static_assert(kConsumerRegisters * T::kThreads + kProducerRegisters * kProducerThreads <=
+                65536 / kMinBlocks / kThreads / 8 * 8 * kThreads);
 
   static __device__ __forceinline__ void run(const Params& p) {
     extern __shared__ __align__(1024) unsigned char shared[];

@@ -50,30 +50,32 @@ struct SplitKv {
     const PositionMask<T> mask(p, work);
     const RowExchange<T> exchange{smem + T::kStatsOffset};
     OnlineSoftmax<T> softmax(scores.factor());
+    const NoDropout<T> dropout(p, work);
 
     float o[T::kMTiles][T::kOTiles][4] = {};
 #pragma unroll 1
     for (int tile = work.kv_begin; tile < work.kv_tiles; ++tile) {
       tile = opaque(tile);
+      auto drawing = dropout.begin(tile * kTileN);
       float s[T::kMTiles][T::kSTiles][4] = {};
 #pragma unroll
       for (int step = 0; step < T::kSteps; ++step) {
         const u32 k = ring.next(tile, step);
-        mma_qk<T>(s, lanes, smem + T::kQOffset + step * T::kStepBoxes * (kTileM * kBoxRowBytes), k, step);
+        mma_qk<T>(s, lanes, smem + T::kQOffset + step * T::kStepBoxes * (kTileM * kBoxRowBytes), k, step, drawing);
       }
 
+      ring.await_mask();
       scores.apply(s);
       mask.apply(s, tile * kTileN);
       softmax.step(s, o, exchange);
 
       u32 weights[T::kMTiles][T::kKSlices][4];
-      make_p_operand<T>(weights, s, lanes, smem + T::kPOffset, KeepAll());
+      make_p_operand<T>(weights, s, lanes, smem + T::kPOffset, drawing.finish());
+      scores.start(tile + 1);
 
 #pragma unroll
       for (int step = 0; step < T::kSteps; ++step) {
-        const u32 v = ring.next(tile, T::kSteps + step, [&] {
-          if (step == 0) scores.start(tile + 1);
-        });
+        const u32 v = ring.next(tile, T::kSteps + step);
         mma_pv<T>(o, weights, lanes, v, step);
       }
     }

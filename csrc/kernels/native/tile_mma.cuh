@@ -94,11 +94,20 @@ struct Accumulator {
   }
 };
 
-// S += Q[:, step] K[:, step]^T. `q` and `k` are the addresses of the step's first box of each.
-template <class T>
-__device__ __forceinline__ void mma_qk(float (&s)[T::kMTiles][T::kSTiles][4], const WarpLanes<T>& lanes, u32 q, u32 k,
-                                       int step) {
+// S += Q[:, step] K[:, step]^T. `q` and `k` are the addresses of the step's first box of each. Portions of `aside`
+// (dropout.cuh), work that needs no tensor core, are done between the MMAs, spread over all steps. Returns a
+// value that needs the last fragments read from `k`.
+template <class T, class Aside>
+__device__ __forceinline__ u32 mma_qk(float (&s)[T::kMTiles][T::kSTiles][4], const WarpLanes<T>& lanes, u32 q, u32 k,
+                                      int step, Aside& aside) {
   constexpr int kQBox = T::kTileM * kBoxRowBytes;
+  constexpr int kGaps = ceil_div(T::kSTiles, 2);  // a contraction step
+  const auto fill_gap = [&](int contraction, int gap) {
+    const int at = contraction * kGaps + gap;
+    aside.draw(at * Aside::kPortions / (kGaps * T::kContractions),
+               (at + 1) * Aside::kPortions / (kGaps * T::kContractions));
+  };
+  u32 last_read = 0;
 #pragma unroll
   for (int box = 0; box < T::kStepBoxes; ++box) {
     Accumulator<T, T::kSTiles> sum;
@@ -115,16 +124,20 @@ __device__ __forceinline__ void mma_qk(float (&s)[T::kMTiles][T::kSTiles][4], co
 #pragma unroll
         for (int n = 0; n < T::kSTiles; n += 2) {
           ptx::ldmatrix_x4(b, lanes.k.at(k, 2 * kk) + box * T::kBoxBytes + n * 8 * kBoxRowBytes);
+          last_read = n == 0 ? b[0] : last_read | b[0];
 #pragma unroll
           for (int m = 0; m < T::kMTiles; ++m) {
             sum.mma(s[m][n], m, n, a[m], b[0], b[1]);
             sum.mma(s[m][n + 1], m, n + 1, a[m], b[2], b[3]);
           }
+          fill_gap((step * T::kStepBoxes + box) * (kBoxCols / 16) + kk, n / 2);
         }
       } else {  // one n-tile; a load serves two contraction steps
         if (kk % 2 == 0) ptx::ldmatrix_x4(b, lanes.k.at(k, 2 * kk) + box * T::kBoxBytes);
+        last_read = b[0];
 #pragma unroll
         for (int m = 0; m < T::kMTiles; ++m) sum.mma(s[m][0], m, 0, a[m], b[kk % 2 * 2], b[kk % 2 * 2 + 1]);
+        fill_gap((step * T::kStepBoxes + box) * (kBoxCols / 16) + kk, 0);
       }
     }
 #pragma unroll
@@ -133,14 +146,16 @@ __device__ __forceinline__ void mma_qk(float (&s)[T::kMTiles][T::kSTiles][4], co
       for (int n = 0; n < T::kSTiles; ++n) sum.finish(s[m][n], m, n);
     }
   }
+  return last_read;
 }
 
-// O[:, step] += P V[:, step]. `v` is the address of the step's first box.
+// O[:, step] += P V[:, step]. `v` is the address of the step's first box. Returns a value that needs the last
+// fragments read from it.
 template <class T>
-__device__ __forceinline__ void mma_pv(float (&o)[T::kMTiles][T::kOTiles][4],
-                                       const u32 (&p)[T::kMTiles][T::kKSlices][4], const WarpLanes<T>& lanes, u32 v,
-                                       int step) {
+__device__ __forceinline__ u32 mma_pv(float (&o)[T::kMTiles][T::kOTiles][4], const u32 (&p)[T::kMTiles][T::kKSlices][4],
+                                      const WarpLanes<T>& lanes, u32 v, int step) {
   constexpr int kGroup = min_of(T::kVTiles, 4);  // n-tiles in flight: enough independent MMAs, few partials
+  u32 last_read = 0;
 #pragma unroll
   for (int first = 0; first < T::kVTiles; first += kGroup) {
     Accumulator<T, kGroup> sum;
@@ -153,6 +168,7 @@ __device__ __forceinline__ void mma_pv(float (&o)[T::kMTiles][T::kOTiles][4],
         for (int n = 0; n < kGroup; n += 2) {
           if (T::kWarpsN == 1 && step * T::kStepCols + (first + n) * 8 >= T::kContractions * 16) break;
           ptx::ldmatrix_x4_trans(b, lanes.v.at(v, (first + n) % 8) + rows);
+          if (kk == T::kKSlices - 1) last_read |= b[0];
 #pragma unroll
           for (int m = 0; m < T::kMTiles; ++m) {
             sum.mma(o[m][step * T::kVTiles + first + n], m, n, p[m][kk], b[0], b[1]);
@@ -161,6 +177,7 @@ __device__ __forceinline__ void mma_pv(float (&o)[T::kMTiles][T::kOTiles][4],
         }
       } else {  // one n-tile; a load serves two contraction steps
         if (kk % 2 == 0) ptx::ldmatrix_x4_trans(b, lanes.v.at(v, 0) + rows);
+        last_read = b[0];
 #pragma unroll
         for (int m = 0; m < T::kMTiles; ++m) {
           sum.mma(o[m][step], m, 0, p[m][kk], b[kk % 2 * 2], b[kk % 2 * 2 + 1]);
@@ -173,6 +190,7 @@ __device__ __forceinline__ void mma_pv(float (&o)[T::kMTiles][T::kOTiles][4],
       for (int n = 0; n < kGroup; ++n) sum.finish(o[m][step * T::kVTiles + first + n], m, n);
     }
   }
+  return last_read;
 }
 
 }  // namespace ffpa::native

@@ -29,11 +29,11 @@ struct Tile {
 struct Demands {
   int arch;  // 10 * sm number
   bool acc_f16;
-  bool plain;      // neither mask tensor nor dropout
-  int stages;      // two variants are a few registers short of a larger tile at certain depths
+  bool dropout;
+  int stages;      // a variant may be a few registers short of a larger tile at certain depths
   int mask_bytes;  // shared memory an element of the mask; a boolean mask fits where an additive one does
 
-  __host__ __device__ constexpr bool dropout_only() const { return !plain && mask_bytes == 0; }
+  __host__ __device__ constexpr bool plain() const { return !dropout && mask_bytes == 0; }
 };
 
 // `smem` is what a block may use on the arch: 99 KiB (sm_89, sm_120f), 163 KiB (sm_80) or 227 KiB (sm_90a, sm_100f).
@@ -44,17 +44,12 @@ __host__ __device__ constexpr Tile preferred_tile(int head_dim, int smem, Demand
     if (head_dim <= 384) return {64, 64, 2, 4, 1};
     return head_dim <= 768 ? Tile{32, 64, 1, 8, 1} : Tile{32, 64, 2, 4, 1};
   }
-  if (head_dim <= 64) return {128, roomy && demands.plain && demands.stages < 4 ? 128 : 64, 4, 1, 1};
-  if (roomy && demands.dropout_only() && demands.stages == 2) {  // a few registers short of the tiles below
-    if (head_dim <= 128) return {128, 64, 8, 1, 1};
-    if (head_dim > 256 && head_dim <= 320) return {64, 64, 2, 4, 1};
-    if (head_dim > 320 && head_dim <= 512) return {64, 64, 2, 4, 2};
-  }
+  if (head_dim <= 64) return {128, roomy && demands.plain() && demands.stages < 4 ? 128 : 64, 4, 1, 1};
   // sm_100 code takes a few registers more than there are for a mask or dropout beside 32 rows of O and S.
-  if (head_dim <= 128 && demands.arch >= 1000 && !demands.plain) return {128, 64, 8, 1, 1};
-  if (head_dim <= 128) return roomy ? Tile{128, 64, 4, 1, demands.plain ? 2 : 1} : Tile{128, 64, 8, 1, 2};
+  if (head_dim <= 128 && demands.arch >= 1000 && !demands.plain()) return {128, 64, 8, 1, 1};
+  if (head_dim <= 128) return roomy ? Tile{128, 64, 4, 1, demands.plain() ? 2 : 1} : Tile{128, 64, 8, 1, 2};
   if (head_dim <= 256) return roomy ? Tile{128, 64, 4, 2, 2} : Tile{128, 64, 8, 1, 1};
-  if (head_dim <= 320) return roomy ? Tile{128, 64, 4, 2, 1} : Tile{64, 64, 2, 4, 1};
+  if (head_dim <= 320) return roomy && !demands.dropout ? Tile{128, 64, 4, 2, 1} : Tile{64, 64, 2, 4, 1};
   if (head_dim <= 512) return roomy ? Tile{64, 128, 2, 4, 2} : Tile{64, 64, 2, 4, 1};
   if (head_dim <= 640) return roomy ? Tile{64, 64, 2, 4, demands.stages == 2 ? 1 : 2} : Tile{32, 64, 1, 8, 1};
   return roomy ? Tile{32, 128, 1, 8, 2} : Tile{32, 64, 1, 8, 1};
@@ -74,6 +69,8 @@ struct PrefillTiles {
     const int q = tile.m * kBoxRowBytes * ceil_div(head_dim, kBoxCols);
     const int p = tile.warps_n > 1 ? tile.m * tile.n * 2 + tile.warps_n * tile.m * 4 : 0;
     if (q + p + tile.m * tile.n * demands.mask_bytes + 2 * tile.n * kBoxRowBytes <= smem) return tile;
+    if (head_dim > 128 && head_dim <= 256 && demands.dropout)
+      return {64, 64, 2, 4, 1};  // the registers for 16 rows of O
     return head_dim <= 256 ? Tile{64, 64, 4, 1, 1} : Tile{32, 64, 1, 8, 1};
   }
   // Shared memory a block plans with.
@@ -91,9 +88,11 @@ struct TmaTiles {
       if (head_dim <= 64) return {128, 64, 4, 1, 1};
       if (head_dim <= 128) return {128, 128, 4, 2, 2};
       if (head_dim <= 256) tile.max_step_boxes = 1;
-      if (head_dim > 320 && head_dim <= 512 && demands.mask_bytes > 0) return {64, 64, 2, 4, 2};
+      // A few registers short of the larger tile.
+      const bool short_of = demands.dropout && demands.mask_bytes > (demands.arch >= 1000 ? 0 : 2);
+      if (head_dim > 320 && head_dim <= 512 && short_of) return {64, 64, 2, 4, 2};
     }
-    if (smem < 160 * 1024 && head_dim > 128 && head_dim <= 256 && demands.dropout_only()) return {64, 64, 2, 4, 1};
+    if (smem < 160 * 1024 && head_dim > 128 && head_dim <= 256 && demands.dropout) return {64, 64, 2, 4, 1};
     if (head_dim > 512 && head_dim <= 640) tile.max_step_boxes = 2;
     return tile;
   }

@@ -96,43 +96,33 @@ class TmaReader {
  public:
   __device__ explicit TmaReader(TmaSlots<T> slots) : slots_(slots) {}
 
-  // As in kv_ring.cuh. What `also` starts in a tile's first step of V has arrived after the last step of K of the next
-  // tile.
+  // As in kv_ring.cuh, all four.
   __device__ __forceinline__ u32 next(int tile, int step) const {
     const RingPlace<T> place(tile, step);
-    if constexpr (T::kAnyBias) {
-      if (step == T::kSteps - 1) {
-        ptx::cp_async_commit();
-        ptx::cp_async_wait<0>();
-        ptx::group_sync<T::kThreads>(0);
-      }
-    }
     slots_.full(place.slot).wait(place.parity);
     return slots_.address(place.slot);
   }
 
-  template <class Also>
-  __device__ __forceinline__ u32 next(int tile, int step, Also also) const {
-    start(step, also);
-    return next(tile, step);
+  __device__ __forceinline__ void commit_mask() const {
+    if constexpr (T::kAnyBias) ptx::cp_async_commit();
   }
 
-  __device__ __forceinline__ void release(int tile, int step) const {
+  __device__ __forceinline__ void await_mask() const {
+    if constexpr (T::kAnyBias) ptx::cp_async_wait<0>();
+  }
+
+  // Nothing else would make the arrival wait for the reads before it: they take another way through the multiprocessor,
+  // and the copy engine has been seen to overwrite what was still to be read. So the arrival's address depends on what
+  // was read last, by a number that is always 0; the reads of a warp come back in order.
+  __device__ __forceinline__ void release(int tile, int step, u32 last_read) const {
     __syncwarp();
-    if (ptx::elect_one()) slots_.empty(RingPlace<T>(tile, step).slot).arrive();
+    const ptx::Mbarrier empty = slots_.empty(RingPlace<T>(tile, step).slot);
+    if (ptx::elect_one()) ptx::Mbarrier{empty.address + (last_read & blockIdx.z)}.arrive();
   }
 
   __device__ __forceinline__ void drain() const {}  // no more is asked for than is read
 
  protected:
-  template <class Also>
-  __device__ __forceinline__ void start(int step, Also also) const {
-    if constexpr (T::kAnyBias) {
-      if (step == T::kSteps) ptx::group_sync<T::kThreads>(0);  // nobody reads the mask of this tile any more
-    }
-    also();
-  }
-
   TmaSlots<T> slots_;
 };
 
@@ -179,12 +169,6 @@ class TmaRing : public TmaReader<T> {
     // The slot that was released last has its turn again kStages - 1 steps after this one.
     if (fills_ && ptx::elect_one()) fill(tile, step + T::kStages - 1);
     return TmaReader<T>::next(tile, step);
-  }
-
-  template <class Also>
-  __device__ __forceinline__ u32 next(int tile, int step, Also also) const {
-    TmaReader<T>::start(step, also);
-    return next(tile, step);
   }
 
  private:

@@ -1,6 +1,7 @@
 // Everything about a kernel that follows from its variant, its tile table and its kind of work tile.
 #pragma once
 
+#include "abi/attention_params.h"
 #include "core/swizzle.cuh"
 #include "core/types.cuh"
 #include "core/variant.cuh"
@@ -17,10 +18,7 @@ struct Traits {
   static constexpr bool kBiasF32 = Variant::kBiasF32;
   static constexpr bool kAnyBias = kBias || kBiasF32;
   static constexpr bool kDropout = Variant::kDropout;
-  static constexpr Demands kDemands{Variant::kArch, kAccF16, !kAnyBias && !kDropout, Variant::kStages,
-                                    kBiasF32 ? 4
-                                    : kBias  ? 2
-                                             : 0};
+  static constexpr Demands kDemands{Variant::kArch, kAccF16, kDropout, Variant::kStages, kBiasF32 ? 4 : kBias ? 2 : 0};
   static constexpr Tile kTile = Tiles::choose(Variant::kHeadDim, Variant::kSmemBlock, kDemands);
   static constexpr int kSmemBudget = Tiles::budget(Variant::kHeadDim, Variant::kSmemBlock);
 
@@ -69,10 +67,16 @@ struct Traits {
   static constexpr int kOTiles = kSteps * kVTiles;
   static constexpr int kKSlices = kTileN / 16;  // contraction steps of P V
 
-  // True when raw scores are to be negated: without a mask tensor the sign of the scale is not in `factor`.
+  // True when scores are raw dot products, and the scale is part of the exponent's factor.
+  template <class Params>
+  static __device__ bool raw_scores(const Params& p) {
+    return !kAnyBias || (kBias && p.mask_kind == abi::MaskKind::boolean);
+  }
+
+  // True when raw scores are to be negated: the factor has the scale without its sign.
   template <class Params>
   static __device__ bool turns(const Params& p) {
-    return !kAnyBias && p.scale_log2 < 0.0f;
+    return raw_scores(p) && p.scale_log2 < 0.0f;
   }
 
   static_assert(kStages >= 2, "shared memory does not hold two stages");

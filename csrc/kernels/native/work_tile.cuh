@@ -41,11 +41,13 @@ struct PrefillWork {
   __device__ int query(const abi::AttentionParams&, int r) const { return row0 + r; }
   __device__ int head_of(const abi::AttentionParams&, int) const { return head; }
   __device__ int first_query() const { return row0; }
-  // Elements from the mask's base to the tile's first row, and from there to row `r`.
+  // Elements from the mask's base to the tile's first row, from there to row `r`, and from that to the `n`-th after it.
   __device__ i64 mask_origin(const abi::AttentionParams& p) const {
     return batch * p.mask_stride.batch + head * p.mask_stride.head + row0 * p.mask_stride.row;
   }
-  __device__ i64 mask_row(const abi::AttentionParams& p, int r) const { return r * p.mask_stride.row; }
+  __device__ i64 mask_row(const abi::AttentionParams& p, u32 r) const { return r * p.mask_stride.row; }
+  __device__ i64 mask_rows(const abi::AttentionParams& p, int, int n) const { return n * p.mask_stride.row; }
+  static __device__ bool one_mask_row(const abi::AttentionParams& p) { return p.mask_stride.row == 0; }
 };
 
 // Decode: up to 16 of the group * q_len rows that share a KV head (row = head in group * q_len + query), and one split
@@ -80,8 +82,14 @@ struct DecodeWork {
   }
   __device__ int first_query() const { return 0; }
   __device__ i64 mask_origin(const abi::AttentionParams& p) const { return batch * p.mask_stride.batch; }
-  __device__ i64 mask_row(const abi::AttentionParams& p, int r) const {
+  __device__ i64 mask_row(const abi::AttentionParams& p, u32 r) const {
     return head_of(p, r) * p.mask_stride.head + query(p, r) * p.mask_stride.row;
+  }
+  __device__ i64 mask_rows(const abi::AttentionParams& p, int r, int n) const {
+    return n == 0 ? 0 : mask_row(p, r + n) - mask_row(p, r);
+  }
+  static __device__ bool one_mask_row(const abi::AttentionParams& p) {
+    return p.mask_stride.row == 0 && p.mask_stride.head == 0;
   }
 };
 
