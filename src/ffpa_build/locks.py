@@ -58,7 +58,7 @@ def path_of(toolchain: ToolchainSpec) -> Path:
     """The lock of a toolchain, in the tree. Raises LockError for one that is not of the package index."""
     if toolchain.kind != "nvrtc":
         raise LockError(f"toolchain {toolchain.name}: there are locks for NVRTC only")
-    return FOLDER / f"cuda{toolchain.version.split('.')[0]}.txt"
+    return toolchain.lock
 
 
 def toolchains(spec: Spec) -> dict[Path, ToolchainSpec]:

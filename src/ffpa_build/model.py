@@ -179,6 +179,11 @@ class ToolchainSpec:
     library: str
     default: bool
 
+    @property
+    def lock(self) -> Path:
+        """Where the tree has the lock of the environment with it; for compilers of the package index."""
+        return Path("ci", "locks", f"cuda{self.version.split('.')[0]}.txt")
+
 
 @dataclass(frozen=True)
 class Spec:

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from ffpa_build import generated, locks
+from ffpa_build import generated
 from ffpa_build.distributions import META, is_core
 from ffpa_build.matrix import expand
 from ffpa_build.model import Spec
@@ -55,7 +55,7 @@ def render(spec: Spec) -> dict[Path, str]:
     release = _RELEASE.replace("@matrix@\n", matrix)
     release = release.replace("@options@", " ".join(f"--dist {name}" for name in [META, *packs]))
     release = release.replace("@core@", core).replace("@preset@", PRESET)
-    release = release.replace("@lock@", locks.path_of(spec.default_toolchain).as_posix())
+    release = release.replace("@lock@", spec.default_toolchain.lock.as_posix())
     return {FOLDER / "ci.yml": _HEADER + _CI, FOLDER / "release.yml": _HEADER + release}
 
 
