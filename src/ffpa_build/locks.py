@@ -25,7 +25,6 @@ from ffpa_build.model import Spec, ToolchainSpec
 from ffpa_build.spec import find_root, load_spec
 from ffpa_build.tables import read_toml
 
-FOLDER = Path("ci", "locks")
 GROUPS = ("check", "launcher")
 """Of the root pyproject.toml; "check" includes what builds the wheels that it looks at."""
 CONSTRAINTS = Path("ci", "build-constraints.txt")
