@@ -34,6 +34,7 @@ struct Demands {
   int mask_bytes;  // shared memory an element of the mask; a boolean mask fits where an additive one does
 
   __host__ __device__ constexpr bool plain() const { return !dropout && mask_bytes == 0; }
+  __host__ __device__ constexpr bool both() const { return dropout && mask_bytes > 0; }
 };
 
 // `smem` is what a block may use on the arch: 99 KiB (sm_89, sm_120f), 163 KiB (sm_80) or 227 KiB (sm_90a, sm_100f).
@@ -44,13 +45,19 @@ __host__ __device__ constexpr Tile preferred_tile(int head_dim, int smem, Demand
     if (head_dim <= 384) return {64, 64, 2, 4, 1};
     return head_dim <= 768 ? Tile{32, 64, 1, 8, 1} : Tile{32, 64, 2, 4, 1};
   }
+  if (demands.both() && head_dim > 128) {  // a few registers short of the tiles below, on one arch or another
+    return head_dim <= 512 ? Tile{64, 64, 2, 4, 1} : Tile{32, 64, 1, 8, 1};
+  }
   if (head_dim <= 64) return {128, roomy && demands.plain() && demands.stages < 4 ? 128 : 64, 4, 1, 1};
   // sm_100 code takes a few registers more than there are for a mask or dropout beside 32 rows of O and S.
   if (head_dim <= 128 && demands.arch >= 1000 && !demands.plain()) return {128, 64, 8, 1, 1};
   if (head_dim <= 128) return roomy ? Tile{128, 64, 4, 1, demands.plain() ? 2 : 1} : Tile{128, 64, 8, 1, 2};
   if (head_dim <= 256) return roomy ? Tile{128, 64, 4, 2, 2} : Tile{128, 64, 8, 1, 1};
   if (head_dim <= 320) return roomy && !demands.dropout ? Tile{128, 64, 4, 2, 1} : Tile{64, 64, 2, 4, 1};
-  if (head_dim <= 512) return roomy ? Tile{64, 128, 2, 4, 2} : Tile{64, 64, 2, 4, 1};
+  if (head_dim <= 512) {
+    if (demands.dropout && demands.stages == 4) return {64, 64, 2, 4, 1};
+    return roomy ? Tile{64, 128, 2, 4, 2} : Tile{64, 64, 2, 4, 1};
+  }
   if (head_dim <= 640) return roomy ? Tile{64, 64, 2, 4, demands.stages == 2 ? 1 : 2} : Tile{32, 64, 1, 8, 1};
   return roomy ? Tile{32, 128, 1, 8, 2} : Tile{32, 64, 1, 8, 1};
 }
@@ -88,9 +95,6 @@ struct TmaTiles {
       if (head_dim <= 64) return {128, 64, 4, 1, 1};
       if (head_dim <= 128) return {128, 128, 4, 2, 2};
       if (head_dim <= 256) tile.max_step_boxes = 1;
-      // A mask and dropout together are a few registers short of the larger tile.
-      const bool both = demands.dropout && demands.mask_bytes > 0;
-      if (head_dim > 320 && head_dim <= 512 && both) return {64, 64, 2, 4, 2};
     }
     if (smem < 160 * 1024 && head_dim > 128 && head_dim <= 256 && demands.dropout) return {64, 64, 2, 4, 1};
     if (head_dim > 512 && head_dim <= 640) tile.max_step_boxes = 2;
