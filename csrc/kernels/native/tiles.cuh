@@ -49,8 +49,10 @@ __host__ __device__ constexpr Tile preferred_tile(int head_dim, int smem, Demand
     return head_dim <= 512 ? Tile{64, 64, 2, 4, 1} : Tile{32, 64, 1, 8, 1};
   }
   if (head_dim <= 64) return {128, roomy && demands.plain() && demands.stages < 4 ? 128 : 64, 4, 1, 1};
-  // sm_100 code takes a few registers more than there are for a mask or dropout beside 32 rows of O and S.
-  if (head_dim <= 128 && demands.arch >= 1000 && !demands.plain()) return {128, 64, 8, 1, 1};
+  // sm_100 code takes a few registers more than there are for a mask or dropout beside 32 rows of O and S, sm_80 code
+  // for dropout.
+  const bool few_registers = demands.arch >= 1000 ? !demands.plain() : roomy && demands.arch < 900 && demands.dropout;
+  if (head_dim <= 128 && few_registers) return {128, 64, 8, 1, 1};
   if (head_dim <= 128) return roomy ? Tile{128, 64, 4, 1, demands.plain() ? 2 : 1} : Tile{128, 64, 8, 1, 2};
   if (head_dim <= 256) return roomy ? Tile{128, 64, 4, 2, 2} : Tile{128, 64, 8, 1, 1};
   if (head_dim <= 320) return roomy && !demands.dropout ? Tile{128, 64, 4, 2, 1} : Tile{64, 64, 2, 4, 1};
@@ -95,6 +97,7 @@ struct TmaTiles {
       if (head_dim <= 64) return {128, 64, 4, 1, 1};
       if (head_dim <= 128) return {128, 128, 4, 2, 2};
       if (head_dim <= 256) tile.max_step_boxes = 1;
+      if (head_dim > 320 && head_dim <= 512 && demands.arch >= 1000 && demands.dropout) return {64, 64, 2, 4, 2};
     }
     if (smem < 160 * 1024 && head_dim > 128 && head_dim <= 256 && demands.dropout) return {64, 64, 2, 4, 1};
     if (head_dim > 512 && head_dim <= 640) tile.max_step_boxes = 2;
