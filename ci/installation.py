@@ -167,8 +167,9 @@ def resolution_differences(
         return [f"{wanted}: {_output(result)}"]
     rows = (row["metadata"] for row in json.loads(report.read_text(encoding="utf-8"))["install"])
     installed = {canonicalize_name(row["name"]): row["version"] for row in rows}
-    ours = {name: version for name, version in installed.items() if name in here}
-    expected = {name: here[name] for name in brought}
+    # Sorted, for pips differ in the order of what they install.
+    ours = {name: version for name, version in sorted(installed.items()) if name in here}
+    expected = {name: here[name] for name in sorted(brought)}
     found = [] if ours == expected else [f"{wanted}: brings {ours}, must bring {expected}"]
     found += [
         f"{wanted}: pip does not warn of the unknown extra {name!r}: {_output(result)}"

@@ -70,7 +70,7 @@ def test_wrong_extras_are_found(
     wrong = with_metadata(meta, tmp_path / "wrong", change)
     found = "\n".join(installation.extra_differences([wrong, core, extra], load_spec(small_tree)))
     for message in (
-        "ffpa[extra]: brings {'ffpa-core': '0.1.0+sm90a', 'ffpa': '0.1.0'}, must bring ",
+        "ffpa[extra]: brings {'ffpa': '0.1.0', 'ffpa-core': '0.1.0+sm90a'}, must bring ",
         "ffpa[sm120]: ffpa-sm120 is not there, and pip does not say so",
         "pip does not warn of the unknown extra 'fp4'",
     ):
