@@ -97,7 +97,8 @@ struct TmaTiles {
       if (head_dim <= 64) return {128, 64, 4, 1, 1};
       if (head_dim <= 128) return {128, 128, 4, 2, 2};
       if (head_dim <= 256) tile.max_step_boxes = 1;
-      if (head_dim > 256 && head_dim <= 320 && demands.mask_bytes > 0 && demands.stages == 2) return {64, 64, 2, 4, 1};
+      const bool wants_more = demands.stages == 4 || (demands.stages == 2 && demands.mask_bytes > 0);
+      if (head_dim > 256 && head_dim <= 320 && wants_more) return {64, 64, 2, 4, 1};
       if (head_dim > 320 && head_dim <= 512 && demands.arch >= 1000 && demands.dropout) return {64, 64, 2, 4, 2};
     }
     if (smem < 160 * 1024 && head_dim > 128 && head_dim <= 256 && demands.dropout) return {64, 64, 2, 4, 1};
