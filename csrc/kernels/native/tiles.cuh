@@ -102,6 +102,7 @@ struct TmaTiles {
       if (head_dim > 320 && head_dim <= 512 && demands.arch >= 1000 && demands.dropout) return {64, 64, 2, 4, 2};
     }
     if (smem < 160 * 1024 && head_dim > 128 && head_dim <= 256 && demands.dropout) return {64, 64, 2, 4, 1};
+    if (head_dim > 512 && head_dim <= 640 && demands.stages == 4 && demands.dropout) return {32, 64, 1, 8, 1};
     if (head_dim > 512 && head_dim <= 640) tile.max_step_boxes = 2;
     return tile;
   }
