@@ -30,7 +30,6 @@ GROUPS = ("check", "launcher")
 CONSTRAINTS = Path("ci", "build-constraints.txt")
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 MACHINES = ("x86_64", "aarch64")
-INDEX = "https://pypi.org/simple"
 
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
@@ -200,7 +199,7 @@ def write(spec: Spec) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-config", "--universal"]
         command += ["--python-version", PYTHONS[0], "--only-binary", ":all:", "--generate-hashes"]
-        command += ["--default-index", INDEX, "--no-header", "--no-annotate", "--no-emit-index-url"]
+        command += ["--no-header", "--no-annotate", "--no-emit-index-url"]
         command += ["--constraint", str(CONSTRAINTS), "--output-file", str(path), "-"]
         text = "\n".join(requirements(spec, toolchain)) + "\n"
         result = subprocess.run(command, cwd=spec.root, input=text, capture_output=True, text=True, check=False)
