@@ -17,6 +17,7 @@ from .runtime import default_runtime
 
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 _dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+_attention = default_runtime().attention
 
 
 def ffpa_attn_func(
@@ -69,7 +70,7 @@ def ffpa_attn_func(
     # Under a dispatch mode (export, make_fx, fake tensors) tensors may have no storage that a kernel could read.
     if _is_dynamo_compiling() or _dispatch_modes():
         return traced_attention(query, key, value, attn_mask, Options(*options))
-    return default_runtime().attention(query, key, value, attn_mask, options)
+    return _attention(query, key, value, attn_mask, options)
 
 
 def explain(

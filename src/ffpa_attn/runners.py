@@ -43,7 +43,7 @@ def plan_of(taken: Route, call: Call, run: Runner) -> Plan:
     """`run` with the steps around it for calls of one signature. Plans are kept, so they hold nothing of `call`."""
     nhd = call.nhd
     dtype, device = call.query.dtype, call.query.device
-    value_shape = call.value.transpose(1, 2).shape if nhd else call.value.shape
+    shapes = [(t.transpose(1, 2) if nhd else t).shape for t in (call.query, call.key, call.value)]
 
     if isinstance(taken, KernelRoute) and not call.problem.is_empty:
         # the launcher compares every tensor with the plan, so nothing is checked here
@@ -57,9 +57,10 @@ def plan_of(taken: Route, call: Call, run: Runner) -> Plan:
         return transposed
 
     def checked(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> Result | None:
-        if any(tensor.dtype != dtype or tensor.device != device for tensor in (query, key, value)):
+        tensors = (query, key, value)
+        if any(tensor.dtype != dtype or tensor.device != device for tensor in tensors):
             return None
-        if value.shape != value_shape or (attn_mask is not None and attn_mask.device != device):
+        if [tensor.shape for tensor in tensors] != shapes or (attn_mask is not None and attn_mask.device != device):
             return None
         if nhd:
             query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)

@@ -10,6 +10,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from runtime_fakes import H200, L4, RTX5090, FakeLauncher, attend, explain, kernel, packs_of
 
 from ffpa_attn import CUDABackend, Gates, KernelNotFoundError, Runtime, philox, reference
@@ -55,11 +57,59 @@ def test_a_call_runs_the_kernel_and_a_second_one_its_plan(runtime, launcher):
         {"dropout_p": 0.5},
     ],
 )
-def test_whatever_changes_the_call_makes_another_plan(runtime, launcher, change):
+@pytest.mark.parametrize("calls", [1, 3])
+def test_whatever_changes_the_call_makes_another_plan(runtime, launcher, change, calls):
     q, k, v = tensors()
-    attend(runtime, q, k, v)
+    for _ in range(calls):
+        attend(runtime, q, k, v)
     attend(runtime, q, k, v, **change)
     assert len(launcher.prepared) == 2
+
+
+VARIED = [
+    {},
+    {"is_causal": True},
+    {"scale": 0.5},
+    {"return_lse": True},
+    {"backend": CUDABackend(acc="f32")},
+    {"backend": "sdpa"},
+    {"backend": "reference"},
+    {"attn_mask": torch.rand(9, 12) > 0.3},
+    {"nkv": 20},
+    {"heads": 2, "kv_heads": 4, "dtype": torch.float16},
+    {"nq": 0},
+]
+
+
+@given(order=st.lists(st.tuples(st.integers(0, len(VARIED) - 1), st.integers(1, 4)), min_size=2, max_size=6))
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.filterwarnings("ignore::ffpa_attn.errors.FFPAFallbackWarning")
+def test_calls_in_any_order_give_their_own_results(runtime, order):
+    for number, repeats in order:
+        options = dict(VARIED[number])
+        shape = {name: options.pop(name) for name in ("nq", "nkv", "heads", "kv_heads", "dtype") if name in options}
+        if "heads" in shape:
+            shape["heads"], shape["kv_heads"] = shape["kv_heads"], shape["heads"]
+        for _ in range(repeats):
+            q, k, v = tensors(**shape)
+            got = attend(runtime, q, k, v, **options)
+            wanted = {name: value for name, value in options.items() if name not in ("backend", "return_lse")}
+            out, lse = reference.attention(q, k, v, **wanted)
+            torch.testing.assert_close(got[0] if "return_lse" in options else got, out, rtol=2e-2, atol=2e-2)
+            if "return_lse" in options:
+                torch.testing.assert_close(got[1], lse.to(got[1].dtype))
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+@pytest.mark.parametrize("backend", [None, "sdpa", "reference"])
+@pytest.mark.parametrize("name, wrong", [("is_causal", 1), ("is_causal", 0), ("return_lse", 0), ("scale", True)])
+def test_options_that_only_equal_good_ones_are_refused_on_every_call(runtime, backend, name, wrong, calls):
+    q, k, v = tensors()
+    good = {"is_causal": [False, True][wrong], "return_lse": False, "scale": 1.0}[name]
+    for _ in range(calls):
+        attend(runtime, q, k, v, backend=backend, **{name: good})
+    with pytest.raises(TypeError, match=name):
+        attend(runtime, q, k, v, backend=backend, **{name: wrong})
 
 
 def test_other_strides_make_another_plan(runtime, launcher):
