@@ -1,4 +1,4 @@
-// Attention for head dims 64..320 on Hopper: a producer lane streams tiles of K and V through a ring; two or three
+// Attention for head dims 64..320 on Hopper: a producer lane streams tiles of K and V through a ring; two to four
 // consumer warpgroups own 64 query rows each, keep P in registers and take turns at the tensor cores, so that one's
 // softmax runs beside another's products. docs/kernels/hopper.md draws the schedule.
 #pragma once
@@ -56,9 +56,8 @@ struct Bm128Producer {
 
   __device__ __forceinline__ void run() {
 #pragma unroll 1
-    for (TileSequence sequence(params.a); !sequence.at_end(); sequence.advance()) {
-      const TileWork work = TileWork::of_tile<Plan::kHeadGroup, Plan::kRows, Plan::kKeys, Plan::kMasked>(
-          params.a, params.a.q_tiles, sequence.index);
+    for (typename Plan::Order order(params.a, params.a.q_tiles, blockIdx.x); !order.at_end(); order.advance()) {
+      const TileWork work = TileWork::of_tile<Plan::kRows, Plan::kKeys>(params.a, order);
 #pragma unroll 1
       for (int step = 0; step <= work.steps; ++step) {
         if (step < work.steps) load_keys(params.k_map, work, step);
@@ -120,6 +119,7 @@ struct Bm128Consumer {
   float maximum[2];           // in Units
   float sum[2];
   float rescale[2];  // what the step multiplies O with
+  int last_v_slot;
 
   __device__ __forceinline__ void issue_qk(int slot) {
     ptx::wgmma_fence();
@@ -209,19 +209,39 @@ struct Bm128Consumer {
   }
 
   __device__ __forceinline__ void run() {
+    typename Plan::Order order(a, a.q_tiles, blockIdx.x);
+    work = TileWork::of_tile<Plan::kRows, Plan::kKeys>(a, order);
     turns.begin();
 #pragma unroll 1
-    for (TileSequence sequence(a); !sequence.at_end(); sequence.advance()) {
-      work = TileWork::of_tile<Plan::kHeadGroup, Plan::kRows, Plan::kKeys, Plan::kMasked>(a, a.q_tiles, sequence.index);
-      run_tile();
-    }
+    do {
+      start_tile();
+      TileWork next;
+      if (work.steps > 0) {
+        multiply();
+        if constexpr (!Plan::kMasked) next = work_after(order);  // beside the last product
+        ptx::wgmma_wait<0>();
+        ptx::pin_accumulators<kOutputs>(o);
+        reader.release(last_v_slot);
+      } else if constexpr (!Plan::kMasked) {
+        next = work_after(order);
+      }
+      store_output();
+      if constexpr (Plan::kMasked) next = work_after(order);  // no registers for two
+      work = next;
+    } while (!order.at_end());
     turns.end();
+  }
+
+  __device__ __forceinline__ TileWork work_after(typename Plan::Order& order) const {
+    order.advance();
+    if (order.at_end()) return work;
+    return TileWork::of_tile<Plan::kRows, Plan::kKeys>(a, order);
   }
 
   // After the last QK^T of the tile.
   __device__ __forceinline__ void give_back_q() const { q_barriers.empty.warp_arrive(); }
 
-  __device__ __forceinline__ void run_tile() {
+  __device__ __forceinline__ void start_tile() {
     limit = ColumnLimit(work.query_row, work.query_row + row, a.kv_len, !Plan::kMasked && a.causal, a.causal_offset);
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) o[i] = 0.f;
@@ -230,45 +250,43 @@ struct Bm128Consumer {
       maximum[i] = Units::kMaxFloor;
       sum[i] = 0.f;
     }
-    if (work.steps > 0) {
-      const int first_k_slot = reader.next();
-      q_barriers.full.wait(q_parity);
-      q_parity ^= 1;
-      issue_qk(first_k_slot);
-      ptx::wgmma_wait<0>();
-      ptx::pin_accumulators<kScores>(s);
-      reader.release(first_k_slot);
-      if (work.steps == 1) give_back_q();
-      softmax(0);
-      pack_weights();
+  }
+
+  // All products of a tile; the last one is left in flight.
+  __device__ __forceinline__ void multiply() {
+    const int first_k_slot = reader.next();
+    q_barriers.full.wait(q_parity);
+    q_parity ^= 1;
+    issue_qk(first_k_slot);
+    ptx::wgmma_wait<0>();
+    ptx::pin_accumulators<kScores>(s);
+    reader.release(first_k_slot);
+    if (work.steps == 1) give_back_q();
+    softmax(0);
+    pack_weights();
 #pragma unroll 1
-      for (int step = 1; step < work.steps; ++step) {
-        const int k_slot = reader.next();
-        turns.wait();
-        issue_qk(k_slot);
-        rescale_output();
-        const int v_slot = reader.next();
-        issue_pv(v_slot);
-        turns.pass();
-        if constexpr (Plan::kMasked && Plan::kEarlyMask) mask.fetch(a);
-        ptx::wgmma_wait<1>();
-        ptx::pin_accumulators<kScores>(s);
-        reader.release(k_slot);
-        if (step == work.steps - 1) give_back_q();
-        softmax(step);
-        ptx::wgmma_wait<0>();
-        ptx::pin_accumulators<kOutputs>(o);
-        reader.release(v_slot);
-        pack_weights();
-      }
+    for (int step = 1; step < work.steps; ++step) {
+      const int k_slot = reader.next();
+      turns.wait();
+      issue_qk(k_slot);
       rescale_output();
-      const int last_v_slot = reader.next();
-      issue_pv(last_v_slot);
+      const int v_slot = reader.next();
+      issue_pv(v_slot);
+      turns.pass();
+      if constexpr (Plan::kMasked && Plan::kEarlyMask) mask.fetch(a);
+      ptx::wgmma_wait<1>();
+      ptx::pin_accumulators<kScores>(s);
+      reader.release(k_slot);
+      if (step == work.steps - 1) give_back_q();
+      softmax(step);
       ptx::wgmma_wait<0>();
       ptx::pin_accumulators<kOutputs>(o);
-      reader.release(last_v_slot);
+      reader.release(v_slot);
+      pack_weights();
     }
-    store_output();
+    rescale_output();
+    last_v_slot = reader.next();
+    issue_pv(last_v_slot);
   }
 
   __device__ __forceinline__ void store_output() {
@@ -288,11 +306,11 @@ struct Bm128Consumer {
   }
 };
 
-template <class Variant>
-struct Bm128 {
+template <class Variant, int kWarpgroups>
+struct OwnRows {
   using Params = abi::TmaAttentionParams;
   using Element = typename Variant::Element;
-  using Plan = Bm128Plan<Variant::kHeadDim, Variant::kBias>;
+  using Plan = Bm128Plan<Variant::kHeadDim, Variant::kBias, kWarpgroups>;
   using MaskRing = SlotRing<Plan::kMaskSlots, Plan::kMaskBytes>;
 
   static constexpr int kThreads = Plan::kThreads;
@@ -319,6 +337,9 @@ struct Bm128 {
     const SlotRing<Plan::kSlots, Plan::kSlotBytes> ring{base + Plan::kRingOffset, base + Plan::kBarrierOffset + 16};
     const int warp = ptx::uniform(threadIdx.x / 32);
 
+    if (threadIdx.x == Plan::kConsumerThreads) {  // its first loads would wait for them
+      for (const abi::TensorMap* map : {&params.k_map, &params.q_map, &params.v_map}) ptx::prefetch_tensor_map(*map);
+    }
     if (threadIdx.x == 0) {
       q_barriers.full.init(1);
       q_barriers.empty.init(4 * Plan::kWarpgroups);
@@ -357,5 +378,9 @@ struct Bm128 {
     }
   }
 };
+
+// Two consumer warpgroups, and at 64 columns, where O leaves registers for them, three.
+template <class Variant>
+using Bm128 = OwnRows<Variant, Variant::kHeadDim <= 64 ? 3 : 2>;
 
 }  // namespace ffpa::hopper

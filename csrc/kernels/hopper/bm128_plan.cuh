@@ -1,20 +1,21 @@
 // Tile shapes and shared-memory layout of the bm128 kernel, for each head dim.
 #pragma once
 
-#include "kernels/hopper/tile_work.cuh"
+#include "kernels/hopper/tile_order.cuh"
 
 namespace ffpa::hopper {
 
 // Head dims 64..320: each consumer warpgroup owns 64 query rows and all of O's columns. With a mask tensor its tiles
 // take shared memory from K and V, and at 128 and 256 keys from a step.
-template <int kHeadDim, bool kMaskTensor>
+template <int kHeadDim, bool kMaskTensor, int kConsumers>
 struct Bm128Plan {
   static_assert(kHeadDim % 64 == 0 && kHeadDim >= 64 && kHeadDim <= 320, "64-column groups, O within registers");
 
   static constexpr bool kMasked = kMaskTensor;
-  static constexpr int kWarpgroups = kHeadDim <= 64 ? 3 : 2;  // of consumers
+  static constexpr int kWarpgroups = kConsumers;
   static constexpr int kRows = 64 * kWarpgroups;
-  static constexpr int kKeys = kHeadDim <= 64    ? 128
+  static constexpr int kKeys = kWarpgroups == 4  ? 64
+                               : kHeadDim <= 64  ? 128
                                : kHeadDim <= 128 ? (kMasked ? 128 : 176)
                                : kHeadDim <= 192 ? 128
                                : kHeadDim <= 256 ? (kMasked ? 80 : 96)
@@ -24,11 +25,11 @@ struct Bm128Plan {
   static constexpr int kConsumerThreads = 128 * kWarpgroups;
   static constexpr int kThreads = kConsumerThreads + 128;
   static constexpr int kProducerRegisters = kWarpgroups == 2 ? 24 : 32;
-  static constexpr int kConsumerRegisters = kWarpgroups == 2 ? 240 : 160;
+  static constexpr int kConsumerRegisters = kWarpgroups == 2 ? 240 : kWarpgroups == 3 ? 160 : 112;
 
-  // Where tiles are short, starting a block anew for each costs more than an even deal of them gains.
-  static constexpr bool kPersistent = kHeadDim <= 64;
-  static constexpr HeadGroup kHeadGroup = kPersistent && !kMasked ? HeadGroup::wide : HeadGroup::cached;
+  // A block that stays loads the next tile while it ends one. The warps that load masks lack the registers for it.
+  static constexpr bool kPersistent = !kMasked || kHeadDim <= 64;
+  using Order = TileOrder<kPersistent ? Deal::persistent : Deal::hardware, kMasked>;
 
   // Q, K and V lie in groups of 64 columns: one box each, 128 bytes a row.
   static constexpr int kColumnGroups = kHeadDim / 64;

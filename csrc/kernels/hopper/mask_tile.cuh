@@ -45,18 +45,14 @@ struct MaskLoader {
   int warpgroup;
 
   __device__ __forceinline__ void run() {
-    if constexpr (Plan::kPersistent) {
 #pragma unroll 1
-      for (TileSequence sequence(a); !sequence.at_end(); sequence.advance()) load_tile(sequence.index);
-    } else {
-      load_tile(blockIdx.x);
-    }
+    for (typename Plan::Order order(a, a.q_tiles, blockIdx.x); !order.at_end(); order.advance()) load_tile(order);
     ptx::cp_async_wait<0>();
   }
 
  private:
-  __device__ __forceinline__ void load_tile(u32 index) {
-    const TileWork work = TileWork::of_tile<Plan::kHeadGroup, Plan::kRows, Plan::kKeys, true>(a, a.q_tiles, index);
+  __device__ __forceinline__ void load_tile(const typename Plan::Order& order) {
+    const TileWork work = TileWork::of_tile<Plan::kRows, Plan::kKeys>(a, order);
     if (a.mask_kind == abi::MaskKind::boolean) {
       load_steps<u8>(work);
     } else {

@@ -34,8 +34,8 @@ struct Seesaw {
 
   // Each role computes it: what lives across the roles would have to fit into the producer's registers.
   static __device__ __forceinline__ TileWork work_of_block(const abi::AttentionParams& a) {
-    return TileWork::of_tile<HeadGroup::cached, Plan::kRows, Plan::kKeys, Variant::kBias>(a, a.q_tiles / Plan::kBlocks,
-                                                                                          blockIdx.x / Plan::kBlocks);
+    const TileOrder<Deal::hardware, Variant::kBias> order(a, a.q_tiles / Plan::kBlocks, blockIdx.x / Plan::kBlocks);
+    return TileWork::of_tile<Plan::kRows, Plan::kKeys>(a, order);
   }
 
   static __device__ __forceinline__ void run(const Params& params) {
