@@ -43,8 +43,9 @@ class KernelInfo:
 
     `arch` is what the kernel is designed for and `capabilities` are the devices that load the cubin (of an emulated
     kernel: those of the arch it is compiled for). `rank` is the place of `ext` in the arch's order of preference; -1
-    means that a call must ask for the ext. `order` is the place among impls of one ext, the lowest first; the file has
-    the key only where it is not 0. `file` is relative to the pack's package. `spill_bytes` is the larger of spill
+    means that a call must ask for the ext. `order` is the place among impls of one ext, the lowest first, and
+    `row_cost` what a row of a tile costs beside those of kernels of the same place, per cent; the file has the two only
+    where they are not 0 and 100. `file` is relative to the pack's package. `spill_bytes` is the larger of spill
     stores and spill loads. `stages`, `tile_m`, `tile_n` and `cluster` are counts.
     """
 
@@ -80,6 +81,7 @@ class KernelInfo:
     registers: int
     spill_bytes: int
     order: int = 0
+    row_cost: int = 100
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,9 @@ class Manifest:
         if not self.debug:
             del data["debug"]
         for row in data["kernels"]:
-            if row["order"] == 0:
-                del row["order"]
+            for key, usual in _USUAL.items():
+                if row[key] == usual:
+                    del row[key]
         return json.dumps(data, indent=1, sort_keys=True, ensure_ascii=True) + "\n"
 
     @classmethod
@@ -240,14 +243,17 @@ _KERNEL_CHECKS: Mapping[str, Check] = {
     "registers": _integer(1, 255),
     "spill_bytes": _integer(0),
     "order": _integer(0),
+    "row_cost": _integer(1),
 }
+# What a row has where the file says nothing.
+_USUAL = {"order": 0, "row_cost": 100}
 
 
 def _kernel(index: int, row: Any) -> KernelInfo:
     where = f"kernels[{index}]"
     if not isinstance(row, dict):
         raise ManifestError(f"{where}: must be an object, not {type(row).__name__}")
-    row = {"order": 0, **row}
+    row = {**_USUAL, **row}
     _exact_keys(where, row, KernelInfo)
     kernel = KernelInfo(**{key: check(where, key, row[key]) for key, check in _KERNEL_CHECKS.items()})
     # The id has no separator in it, so this also makes the name a plain relative one.

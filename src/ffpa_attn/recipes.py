@@ -59,15 +59,32 @@ def _checked_blocks(blocks: int, kernel: KernelInfo, problem: Problem) -> int:
     return blocks
 
 
+def _q_tiles(kernel: KernelInfo, problem: Problem) -> int:
+    # The blocks of a cluster share one head, so a head has whole clusters; tiles past the end have no rows.
+    return _ceil_to(-(-problem.q_len // kernel.tile_m), kernel.cluster)
+
+
+def _resident(kernel: KernelInfo, device: DeviceInfo) -> int:
+    return max(device.sm_count // kernel.cluster, 1) * kernel.cluster
+
+
+def rows_in_turn(kernel: KernelInfo, problem: Problem, device: DeviceInfo) -> int:
+    """The query rows that a multiprocessor computes one after the other, in hundredths weighted by the kernel's
+    ``row_cost``: what tells kernels apart that differ in their tiles, where all tiles have equally many keys.
+
+    Whole waves of blocks, one a multiprocessor, count: the last one takes as long as a full one.
+    """
+    blocks = _q_tiles(kernel, problem) * problem.heads * problem.batch
+    return -(-blocks // _resident(kernel, device)) * kernel.tile_m * kernel.row_cost
+
+
 def tiled(kernel: KernelInfo, problem: Problem, device: DeviceInfo) -> LaunchSpec:
     """A block a query tile, or with a persistent kernel a block a multiprocessor, in whole clusters."""
-    # The blocks of a cluster share one head, so a head has whole clusters; tiles past the end have no rows.
-    q_tiles = _ceil_to(-(-problem.q_len // kernel.tile_m), kernel.cluster)
+    q_tiles = _q_tiles(kernel, problem)
     blocks = q_tiles * problem.heads * problem.batch
     _checked_blocks(blocks, kernel, problem)
     if kernel.persistent:
-        resident = max(device.sm_count // kernel.cluster, 1) * kernel.cluster
-        blocks = min(blocks, resident)
+        blocks = min(blocks, _resident(kernel, device))
     return LaunchSpec(
         grid=(blocks, 1, 1),
         boxes=(),

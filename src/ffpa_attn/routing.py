@@ -10,7 +10,7 @@ from .backends import Backend, CUDABackend, Hint, ReferenceBackend, SDPABackend
 from .config import SMALL_D_VARIABLE
 from .gates import Gates
 from .packs import Pack, PackSet
-from .recipes import MASK_ALIGNMENT, MAX_MASK_ALIGNMENT
+from .recipes import MASK_ALIGNMENT, MAX_MASK_ALIGNMENT, rows_in_turn
 from .remedy import Missing, remedy
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ class Candidate:
 class KernelRoute:
     """The call runs `kernel` of `pack`. `cast_mask`: the float32 mask is converted to the query's dtype first.
 
-    `merge` is the kernel of the pack that joins the results where `kernel` splits the keys.
+    `merge` is the kernel of the pack that joins the results where `kernel` splits the keys. `peers` are kernels of the
+    pack that lose to `kernel` by no rule but the order of ids: the lengths of a call decide among them.
     """
 
     kernel: KernelInfo
@@ -67,6 +68,7 @@ class KernelRoute:
     candidates: tuple[Candidate, ...] = ()
     cast_mask: bool = False
     merge: KernelInfo | None = None
+    peers: tuple[KernelInfo, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,8 @@ def route(
     assert device is not None
     known = {} if choices is None else choices
     chosen = _choose(problem, device, cuda, packs, gates, known)
+    if isinstance(chosen, KernelRoute) and chosen.peers and not problem.is_causal:
+        return _fitted(chosen, problem, device)
     if isinstance(chosen, FallbackRoute) and problem.mask_kind == "additive_f32":
         # The copy is laid out as kernels want it, unless columns have to be broadcast or gathered.
         alignment = MAX_MASK_ALIGNMENT if problem.mask_alignment else 0
@@ -125,6 +129,24 @@ def route(
             # Only here: the choice is also that of calls whose masks have the query's dtype.
             return replace(recast, cast_mask=True)
     return chosen
+
+
+def _fitted(chosen: KernelRoute, problem: Problem, device: DeviceInfo) -> KernelRoute:
+    """`chosen`, or its peer whose tiles divide this problem better among the multiprocessors.
+
+    Causal calls are not looked at: the tiles of a call take unequal time, and the deal evens them out.
+    """
+    kernels = (chosen.kernel, *chosen.peers)
+    best = min(kernels, key=lambda kernel: rows_in_turn(kernel, problem, device))
+    if best is chosen.kernel:
+        return chosen
+    why = f"tiles of {best.tile_m} rows fill {device.sm_count} multiprocessors better than those of "
+    rest = [
+        Candidate(c.pack, c.kernel, why + f"{c.kernel.tile_m}" if c.kernel in kernels else c.lost)
+        for c in chosen.candidates
+        if c.kernel is not best
+    ]
+    return replace(chosen, kernel=best, candidates=(Candidate(chosen.pack.name, best, None), *rest))
 
 
 def _gate(problem: Problem, device: DeviceInfo | None, backend: CUDABackend, gates: Gates) -> Reason | None:
@@ -184,11 +206,13 @@ def _walk(wanted: _Wanted, packs: PackSet) -> KernelRoute | FallbackRoute:
         text = wanted.missing(packs, lost)
         return FallbackRoute(Reason("no_kernel", text), tuple(lost))
     eligible.sort(key=lambda item: item[0])
-    _, pack, kernel = eligible[0]
+    key, pack, kernel = eligible[0]
     candidates = [Candidate(pack.name, kernel, None)]
     candidates += [Candidate(p.name, k, wanted.compare(kernel, k)) for _, p, k in eligible[1:]]
     merge = _merge_of(kernel, pack) if kernel.recipe in SPLITTING_RECIPES else None
-    return KernelRoute(kernel, pack, (*candidates, *lost), merge=merge)
+    same = (key[:-1], kernel.stages, kernel.recipe)
+    peers = tuple(k for other, p, k in eligible[1:] if p is pack and (other[:-1], k.stages, k.recipe) == same)
+    return KernelRoute(kernel, pack, (*candidates, *lost), merge=merge, peers=peers)
 
 
 def _merge_of(kernel: KernelInfo, pack: Pack) -> KernelInfo | None:

@@ -84,6 +84,7 @@ def kernel_info(built: Built) -> KernelInfo:
         stages=variant.stages,
         features=variant.features,
         order=variant.impl.order,
+        row_cost=variant.impl.row_cost,
         file=f"cubins/{variant.id}.cubin",
         **{name: facts[name] for name in _FACT_FIELDS},
     )

@@ -124,6 +124,8 @@ def change(path: str, value: Any) -> dict[str, Any]:
         ("kernels.0.arch", "sm_89 "),
         ("kernels.0.order", -1),
         ("kernels.0.order", None),
+        ("kernels.0.row_cost", 0),
+        ("kernels.0.row_cost", 1.5),
     ],
 )
 def test_malformed_field_is_rejected_by_name(path: str, value: Any) -> None:
@@ -141,17 +143,18 @@ def test_missing_top_level_key_is_rejected(field: str) -> None:
         Manifest.from_json(json.dumps(data))
 
 
-def test_the_order_stands_in_the_file_only_where_it_is_not_0() -> None:
+@pytest.mark.parametrize(("key", "usual"), [("order", 0), ("row_cost", 100)])
+def test_what_is_usual_does_not_stand_in_the_file(key: str, usual: int) -> None:
     data = manifest()
-    data["kernels"][0]["order"] = 2
-    assert Manifest.from_json(json.dumps(data)).kernels[0].order == 2
+    data["kernels"][0][key] = 2
+    assert getattr(Manifest.from_json(json.dumps(data)).kernels[0], key) == 2
     assert json.loads(Manifest.from_json(json.dumps(data)).to_json()) == data
-    assert Manifest.from_json(json.dumps(change("kernels.0.order", 0))).to_json() == (
+    assert Manifest.from_json(json.dumps(change(f"kernels.0.{key}", usual))).to_json() == (
         Manifest.from_json(json.dumps(manifest())).to_json()
     )
 
 
-@pytest.mark.parametrize("field", [field.name for field in fields(KernelInfo) if field.name != "order"])
+@pytest.mark.parametrize("field", [field.name for field in fields(KernelInfo) if field.name not in ("order", "row_cost")])
 def test_missing_kernel_key_is_rejected(field: str) -> None:
     data = manifest()
     del data["kernels"][0][field]

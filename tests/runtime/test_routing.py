@@ -291,6 +291,45 @@ def test_of_two_impls_of_one_ext_the_order_decides_before_the_stages():
     assert chosen(closer) == second
 
 
+NARROW = kernel(impl="hopper.bm128", ext="hopper", recipe="wgmma", tile_m=192, persistent=True)
+WIDE = kernel(impl="hopper.bm256", ext="hopper", recipe="wgmma", tile_m=256, persistent=True, row_cost=107)
+
+
+@pytest.mark.parametrize(
+    ("facts", "best"),
+    [
+        ({"q_len": 1024}, WIDE),  # 192 tiles make two waves of 132 blocks, 128 one
+        ({"q_len": 4096}, WIDE),
+        ({"q_len": 8192}, NARROW),  # 11 waves of 192 rows, 8 of 256
+        ({"q_len": 1024, "heads": 16}, NARROW),  # one wave each
+        ({"q_len": 1024, "heads": 16, "batch": 2}, WIDE),
+        ({"q_len": 1024, "is_causal": True}, NARROW),
+        ({"q_len": 1024, "device": replace(H200, sm_count=192)}, NARROW),
+    ],
+)
+def test_of_kernels_that_differ_in_their_tiles_the_fuller_waves_run(facts, best):
+    facts = {"heads": 32, "kv_heads": 32, **facts}
+    device = facts.pop("device", H200)
+    packs, choices = memory_packs(WIDE, NARROW), {}
+    for q_len in (512, facts["q_len"], 8192, facts["q_len"]):  # whatever calls came before
+        taken = route(problem(**{**facts, "q_len": q_len, "kv_len": q_len}), device, None, packs, choices=choices)
+    assert taken.kernel == best
+    ids = [candidate.kernel.id for candidate in taken.candidates]
+    assert sorted(ids) == sorted([WIDE.id, NARROW.id]) and taken.candidates[0].lost is None
+    assert taken.candidates[1].lost
+    if best is WIDE:
+        assert taken.candidates[1].lost == "tiles of 256 rows fill 132 multiprocessors better than those of 192"
+    for asked in (WIDE, NARROW):
+        assert chosen(packs, device=device, backend=CUDABackend(kernel=asked.id), **facts) == asked
+
+
+@pytest.mark.parametrize("change", [{"order": 1}, {"stages": 2}, {"head_dim": 128}, {"recipe": "split_d"}])
+def test_kernels_that_differ_in_more_than_their_tiles_are_not_weighed(change):
+    other = kernel(impl="hopper.bm256", ext="hopper", **{"recipe": "wgmma", "tile_m": 256, **change})
+    taken = route(problem(heads=32, q_len=1024), H200, None, memory_packs(NARROW, other))
+    assert taken.kernel == NARROW and taken.peers == ()
+
+
 @pytest.mark.parametrize(
     ("options", "impl"),
     [
