@@ -154,7 +154,9 @@ def test_what_is_usual_does_not_stand_in_the_file(key: str, usual: int) -> None:
     )
 
 
-@pytest.mark.parametrize("field", [field.name for field in fields(KernelInfo) if field.name not in ("order", "row_cost")])
+@pytest.mark.parametrize(
+    "field", [field.name for field in fields(KernelInfo) if field.name not in ("order", "row_cost")]
+)
 def test_missing_kernel_key_is_rejected(field: str) -> None:
     data = manifest()
     del data["kernels"][0][field]

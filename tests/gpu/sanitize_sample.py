@@ -20,6 +20,7 @@ from ffpa_attn import CUDABackend, explain, ffpa_attn_func
 SAMPLES = {
     "tails of D and N": ((1, 1, 1, 515, 521, 40), {}),
     "causal": ((1, 2, 1, 512, 577, 64), {"is_causal": True}),
+    "more tiles than blocks": ((1, 34, 34, 512, 512, 128), {"is_causal": True}),
     "head dim 320": ((1, 1, 1, 512, 515, 320), {}),
     "head dim 1000": ((1, 1, 1, 512, 515, 1000), {}),
     "decode": ((1, 4, 2, 3, 700, 72), {"is_causal": True}),

@@ -11,35 +11,36 @@ from ffpa_build.build import Built
 
 ROOT = Path(__file__).resolve().parents[2]
 SMEM_BLOCK = 232448
+Key = tuple[str, int, bool]
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, bool], Built]:
-    """A short, a crowded and a paired kernel, each without and with a mask, by head dim and whether it has one."""
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[Key, Built]:
+    """Short, crowded and paired kernels, without and with a mask, by impl, head dim and whether they have one."""
     spec = load_spec(ROOT)
     selection = Selection.make(
-        spec, archs="sm_90a", ext="hopper", head_dims="64,768,1024", dtypes="bf16", stages="3", features="bias"
+        spec, archs="sm_90a", ext="hopper", head_dims="64,128,768,1024", dtypes="bf16", stages="3", features="bias"
     )
     report = build_report(selection, spec=spec, cache_dir=tmp_path_factory.mktemp("cache"), jobs=1, quiet=True)
     assert not report.failures, report.failures
-    return {(built.variant.head_dim, "bias" in built.variant.features): built for built in report.built}
+    return {(b.variant.impl.name, b.variant.head_dim, "bias" in b.variant.features): b for b in report.built}
 
 
-def test_wgmma_is_not_serialised_and_registers_suffice(kernels: dict[tuple[int, bool], Built]) -> None:
+def test_wgmma_is_not_serialised_and_registers_suffice(kernels: dict[Key, Built]) -> None:
     """C7508 to C7520 say that setmaxnreg was ignored, or that the compiler waits after every wgmma."""
     for built in kernels.values():
         assert "(C75" not in built.entry.log, built.entry.log
         assert built.entry.facts.spill_bytes == 0 and built.entry.facts.stack_bytes == 0
 
 
-def test_registers_and_shared_memory_fill_one_multiprocessor(kernels: dict[tuple[int, bool], Built]) -> None:
+def test_registers_and_shared_memory_fill_one_multiprocessor(kernels: dict[Key, Built]) -> None:
     for built in kernels.values():
         facts = built.entry.facts
         assert facts.registers * facts.threads <= 65536
         assert facts.smem_bytes + facts.static_smem_bytes <= SMEM_BLOCK
 
 
-def test_boxes_cover_the_tile_of_a_cluster(kernels: dict[tuple[int, bool], Built]) -> None:
+def test_boxes_cover_the_tile_of_a_cluster(kernels: dict[Key, Built]) -> None:
     for built in kernels.values():
         facts = built.entry.facts
         assert facts.box_q_rows == facts.tile_m * facts.cluster
@@ -47,10 +48,10 @@ def test_boxes_cover_the_tile_of_a_cluster(kernels: dict[tuple[int, bool], Built
         assert facts.tile_n % facts.box_kv_rows == 0
 
 
-def test_only_the_widest_kernel_needs_a_pair_and_only_the_shortest_persists(
-    kernels: dict[tuple[int, bool], Built],
-) -> None:
-    assert len(kernels) == 6
-    for (head_dim, _), built in kernels.items():
-        assert built.entry.facts.cluster == (2 if head_dim == 1024 else 1)
-        assert built.entry.facts.persistent == (head_dim == 64)
+def test_the_widest_kernel_needs_a_pair_and_blocks_of_the_narrow_ones_stay(kernels: dict[Key, Built]) -> None:
+    stay = {("bm128", 64, False), ("bm128", 64, True), ("bm128", 128, False), ("bm256", 64, False)}
+    gone = {("bm128", 128, True), *(("seesaw", d, mask) for d in (768, 1024) for mask in (False, True))}
+    assert set(kernels) == stay | gone
+    for key, built in kernels.items():
+        assert built.entry.facts.cluster == (2 if key[1] == 1024 else 1)
+        assert built.entry.facts.persistent == (key in stay)

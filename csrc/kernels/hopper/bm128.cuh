@@ -98,6 +98,8 @@ struct Bm128Consumer {
   using Units = ScoreUnits<Plan::kMasked>;
   static constexpr int kScores = Plan::kKeys / 2;            // a thread
   static constexpr int kOutputs = Plan::kColumnGroups * 32;  // a thread
+  // Whether the next tile is found beside the last product of a tile. With a mask there are no registers for two tiles.
+  static constexpr bool kEarlyNext = Plan::kPersistent && !Plan::kMasked;
 
   const abi::AttentionParams& a;
   RingReader<Plan::kSlots, Plan::kSlotBytes> reader;
@@ -215,18 +217,19 @@ struct Bm128Consumer {
 #pragma unroll 1
     do {
       start_tile();
-      TileWork next;
+      TileWork next = work;
       if (work.steps > 0) {
         multiply();
-        if constexpr (!Plan::kMasked) next = work_after(order);  // beside the last product
+        if constexpr (kEarlyNext) next = work_after(order);
         ptx::wgmma_wait<0>();
         ptx::pin_accumulators<kOutputs>(o);
         reader.release(last_v_slot);
-      } else if constexpr (!Plan::kMasked) {
+      } else if constexpr (kEarlyNext) {
         next = work_after(order);
       }
       store_output();
-      if constexpr (Plan::kMasked) next = work_after(order);  // no registers for two
+      if constexpr (!Plan::kPersistent) break;
+      if constexpr (!kEarlyNext) next = work_after(order);
       work = next;
     } while (!order.at_end());
     turns.end();

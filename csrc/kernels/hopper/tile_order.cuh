@@ -19,8 +19,9 @@ enum class Deal {
 // share the rows of a mask tensor; with one a call is never causal.
 //
 // A persistent grid deals tiles out in rounds, from alternating ends, and causal ones group by group, so that every
-// block gets as many of a group's long tiles: shares are even without a counter in global memory. A step is cheap, since
-// consumers stop for it: what takes divisions and does not change is worked out once, where there are registers for it.
+// block gets as many of a group's long tiles: shares are even without a counter in global memory. A step is cheap,
+// since consumers stop for it: what takes divisions and does not change is worked out once, where there are registers
+// for it.
 template <Deal kDeal, bool kMasked>
 class TileOrder {
  public:
