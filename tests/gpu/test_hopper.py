@@ -3,7 +3,20 @@
 import pytest
 import torch
 
-from .support import CEILING, attend, attention_f64, check, kernel_of, normal, qkv, relative_error, route_of
+from .support import (
+    CEILING,
+    DTYPES,
+    KERNELS,
+    attend,
+    attention_f64,
+    check,
+    kernel_of,
+    naming,
+    normal,
+    qkv,
+    relative_error,
+    route_of,
+)
 
 # Query rows of a tile and keys of a step.
 TILES = {
@@ -18,6 +31,8 @@ TILES = {
     768: (64, 64),
     1024: (64, 256),
 }
+
+STAYING = [pytest.param(kernel, id=kernel.id) for kernel in KERNELS if kernel.persistent]
 
 MASKED_KEYS = {128: 128, 256: 80}  # where a mask makes the tile shorter
 
@@ -97,6 +112,40 @@ def test_every_causal_tile_of_many_heads_is_computed_once(head_dim):
         assert torch.equal(out[b : b + 1, h : h + 1], attend(*one, is_causal=True))
     expected, _ = attention_f64(q[2:], k[2:], v[2:], is_causal=True)
     assert relative_error(out[2:], expected) < CEILING[q.dtype]
+
+
+@pytest.mark.parametrize("kernel", STAYING)
+@pytest.mark.parametrize("past", [-1, 0, 1])
+def test_lengths_around_whole_tiles_of_a_kernel(kernel, past):
+    rows, keys = kernel.tile_m, kernel.tile_n
+    tensors = qkv(
+        1, 2, -(-640 // rows) * rows + past, 1024 // keys * keys + past, kernel.head_dim, DTYPES[kernel.dtype]
+    )
+    options = {"attn_mask": aligned_mask("bool", *[x.shape[2] for x in tensors[:2]])} if kernel.features else {}
+    assert check(*tensors, backend=naming(kernel), **options)[0] == kernel.id
+
+
+@pytest.mark.parametrize("kernel", STAYING)
+@pytest.mark.parametrize("kind", ["full", "causal", "short causal"])
+def test_blocks_that_stay_compute_all_their_tiles(kernel, kind):
+    """Two to four tiles a block, the last round incomplete, and with few steps a tile, so that a block's tiles overlap
+    in the ring; twice, for what one block does to another's tile would not repeat."""
+    if kernel.features and kind != "full":
+        pytest.skip("a call has a mask or is causal")
+    batch, heads, q_len, kv_len = (2, 24, 1100, 1150) if kind != "short causal" else (3, 50, 512, 512)
+    q, k, v = qkv(batch, heads, q_len, kv_len, kernel.head_dim, DTYPES[kernel.dtype], kv_heads=heads // 2)
+    options = {"is_causal": kind != "full", "backend": naming(kernel), "return_lse": True}
+    if kernel.features:
+        options["attn_mask"] = aligned_mask("additive", batch, heads, q_len, kv_len, dtype=q.dtype)
+    out, lse = attend(q, k, v, **options)
+    for _ in range(3):
+        again = attend(q, k, v, **options)
+        assert torch.equal(again[0], out) and torch.equal(again[1], lse)
+    for b in range(batch):
+        mask = options["attn_mask"][b : b + 1] if kernel.features else None
+        expected, _ = attention_f64(*(x[b : b + 1] for x in (q, k, v)), is_causal=kind != "full", attn_mask=mask)
+        errors = [relative_error(x, y) for x, y in zip(out[b], expected[0], strict=True)]
+        assert max(errors) < CEILING[q.dtype], (b, errors)
 
 
 @pytest.mark.parametrize("head_dim", [512, 768])
