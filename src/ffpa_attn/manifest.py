@@ -44,9 +44,9 @@ class KernelInfo:
     `arch` is what the kernel is designed for and `capabilities` are the devices that load the cubin (of an emulated
     kernel: those of the arch it is compiled for). `rank` is the place of `ext` in the arch's order of preference; -1
     means that a call must ask for the ext. `order` is the place among impls of one ext, the lowest first, and
-    `row_cost` what a row of a tile costs beside those of kernels of the same place, per cent; the file has the two only
-    where they are not 0 and 100. `file` is relative to the pack's package. `spill_bytes` is the larger of spill
-    stores and spill loads. `stages`, `tile_m`, `tile_n` and `cluster` are counts.
+    `row_cost` what a row of a tile costs beside those of kernels with other tiles, per cent, 0 where there are none;
+    the file has the two only where they are not 0. `file` is relative to the pack's package. `spill_bytes` is the
+    larger of spill stores and spill loads. `stages`, `tile_m`, `tile_n` and `cluster` are counts.
     """
 
     id: str
@@ -81,7 +81,7 @@ class KernelInfo:
     registers: int
     spill_bytes: int
     order: int = 0
-    row_cost: int = 100
+    row_cost: int = 0
 
 
 @dataclass(frozen=True)
@@ -243,10 +243,10 @@ _KERNEL_CHECKS: Mapping[str, Check] = {
     "registers": _integer(1, 255),
     "spill_bytes": _integer(0),
     "order": _integer(0),
-    "row_cost": _integer(1),
+    "row_cost": _integer(0),
 }
 # What a row has where the file says nothing.
-_USUAL = {"order": 0, "row_cost": 100}
+_USUAL = {"order": 0, "row_cost": 0}
 
 
 def _kernel(index: int, row: Any) -> KernelInfo:

@@ -68,14 +68,22 @@ def _resident(kernel: KernelInfo, device: DeviceInfo) -> int:
     return max(device.sm_count // kernel.cluster, 1) * kernel.cluster
 
 
-def rows_in_turn(kernel: KernelInfo, problem: Problem, device: DeviceInfo) -> int:
-    """The query rows that a multiprocessor computes one after the other, in hundredths weighted by the kernel's
-    ``row_cost``: what tells kernels apart that differ in their tiles, where all tiles have equally many keys.
+def busiest_share(kernel: KernelInfo, problem: Problem, device: DeviceInfo) -> float:
+    """An estimate of the time of a call, to tell kernels apart that differ in their tiles: the query rows of the
+    multiprocessor with the most, a row that sees every key counting 1, times the kernel's ``row_cost``.
 
-    Whole waves of blocks, one a multiprocessor, count: the last one takes as long as a full one.
+    Tiles of equal length run in whole waves of a tile a multiprocessor, of which the last takes as long as a full one.
+    Causal ones are dealt out evenly, but the longest is not divided.
     """
-    blocks = _q_tiles(kernel, problem) * problem.heads * problem.batch
-    return -(-blocks // _resident(kernel, device)) * kernel.tile_m * kernel.row_cost
+    heads = problem.heads * problem.batch
+    q_tiles = _q_tiles(kernel, problem)
+    resident = _resident(kernel, device)
+    if not problem.is_causal:
+        return -(-q_tiles * heads // resident) * kernel.tile_m * kernel.row_cost
+    # The keys up to the last row of each tile, summed over a head's tiles; the last one sees all.
+    full = q_tiles - 1
+    keys = full * (full + 1) // 2 * kernel.tile_m + full * (problem.kv_len - problem.q_len) + problem.kv_len
+    return max(1.0, keys / problem.kv_len * heads / resident) * kernel.tile_m * kernel.row_cost
 
 
 def tiled(kernel: KernelInfo, problem: Problem, device: DeviceInfo) -> LaunchSpec:

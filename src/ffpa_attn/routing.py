@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from .backends import Backend, CUDABackend, Hint, ReferenceBackend, SDPABackend
 from .config import SMALL_D_VARIABLE
 from .gates import Gates
 from .packs import Pack, PackSet
-from .recipes import MASK_ALIGNMENT, MAX_MASK_ALIGNMENT, rows_in_turn
+from .recipes import MASK_ALIGNMENT, MAX_MASK_ALIGNMENT, busiest_share
 from .remedy import Missing, remedy
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class KernelRoute:
     """The call runs `kernel` of `pack`. `cast_mask`: the float32 mask is converted to the query's dtype first.
 
     `merge` is the kernel of the pack that joins the results where `kernel` splits the keys. `peers` are kernels of the
-    pack that lose to `kernel` by no rule but the order of ids: the lengths of a call decide among them.
+    pack that differ from `kernel` in their tiles (`row_cost`): the lengths of a call decide among them.
     """
 
     kernel: KernelInfo
@@ -118,7 +118,7 @@ def route(
     assert device is not None
     known = {} if choices is None else choices
     chosen = _choose(problem, device, cuda, packs, gates, known)
-    if isinstance(chosen, KernelRoute) and chosen.peers and not problem.is_causal:
+    if isinstance(chosen, KernelRoute) and chosen.peers:
         return _fitted(chosen, problem, device)
     if isinstance(chosen, FallbackRoute) and problem.mask_kind == "additive_f32":
         # The copy is laid out as kernels want it, unless columns have to be broadcast or gathered.
@@ -132,17 +132,14 @@ def route(
 
 
 def _fitted(chosen: KernelRoute, problem: Problem, device: DeviceInfo) -> KernelRoute:
-    """`chosen`, or its peer whose tiles divide this problem better among the multiprocessors.
-
-    Causal calls are not looked at: the tiles of a call take unequal time, and the deal evens them out.
-    """
+    """`chosen`, or its peer whose tiles divide this problem best among the multiprocessors."""
     kernels = (chosen.kernel, *chosen.peers)
-    best = min(kernels, key=lambda kernel: rows_in_turn(kernel, problem, device))
+    best = min(kernels, key=lambda kernel: busiest_share(kernel, problem, device))
     if best is chosen.kernel:
         return chosen
-    why = f"tiles of {best.tile_m} rows fill {device.sm_count} multiprocessors better than those of "
+    why = f"tiles of {best.tile_m} rows suit this call and {device.sm_count} multiprocessors better than those of"
     rest = [
-        Candidate(c.pack, c.kernel, why + f"{c.kernel.tile_m}" if c.kernel in kernels else c.lost)
+        Candidate(c.pack, c.kernel, f"{why} {c.kernel.tile_m}" if c.kernel in kernels else c.lost)
         for c in chosen.candidates
         if c.kernel is not best
     ]
@@ -210,9 +207,12 @@ def _walk(wanted: _Wanted, packs: PackSet) -> KernelRoute | FallbackRoute:
     candidates = [Candidate(pack.name, kernel, None)]
     candidates += [Candidate(p.name, k, wanted.compare(kernel, k)) for _, p, k in eligible[1:]]
     merge = _merge_of(kernel, pack) if kernel.recipe in SPLITTING_RECIPES else None
-    same = (key[:-1], kernel.stages, kernel.recipe)
-    peers = tuple(k for other, p, k in eligible[1:] if p is pack and (other[:-1], k.stages, k.recipe) == same)
-    return KernelRoute(kernel, pack, (*candidates, *lost), merge=merge, peers=peers)
+    peers: list[KernelInfo] = []
+    if kernel.row_cost:
+        before = key[: wanted.PLACE_OF_ORDER]
+        equals = [(p, k) for other, p, k in eligible[1:] if other[: wanted.PLACE_OF_ORDER] == before and k.row_cost]
+        peers = [k for p, k in equals if p is pack and (k.stages, k.recipe) == (kernel.stages, kernel.recipe)]
+    return KernelRoute(kernel, pack, (*candidates, *lost), merge=merge, peers=tuple(peers))
 
 
 def _merge_of(kernel: KernelInfo, pack: Pack) -> KernelInfo | None:
@@ -274,6 +274,8 @@ class _Wanted:
         if self._place_of_hint(kernel) is None:
             return f"ext {kernel.ext} does not fit the hint {self.hint.value}"
         return None
+
+    PLACE_OF_ORDER: ClassVar[int] = 5  # of the impl's order in the sort key
 
     def order(self, kernel: KernelInfo) -> tuple[object, ...]:
         """Sort key, the best first: each part is one rule of `compare`."""

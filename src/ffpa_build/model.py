@@ -122,7 +122,7 @@ class Impl:
     memory_mib: int
     needs: tuple[str, ...] = ()  # names of impls of the family that launch after this one
     order: int = 0  # place among impls of one ext that serve the same call
-    row_cost: int = 100  # per cent
+    row_cost: int = 0  # per cent; 0: not weighed
     opt_in: str = ""  # the name that a selection has to opt in to; "" for kernels that every selection may have
 
     @property

@@ -210,7 +210,7 @@ def _impl(family: str, name: str, table: Table, archs: Mapping[str, Arch]) -> Im
         memory_mib=table.integer("memory_mib", default=1024, minimum=64),
         needs=table.strings("needs", default=()),
         order=table.integer("order", default=0),
-        row_cost=table.integer("row_cost", default=100, minimum=1),
+        row_cost=table.integer("row_cost", default=0),
         opt_in=_checked_name(table, "opt_in", table.string("opt_in"), _NAME, "lower-case letters, digits and _")
         if table.has("opt_in")
         else "",

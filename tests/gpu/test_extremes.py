@@ -5,7 +5,7 @@ import contextlib
 import pytest
 import torch
 
-from ffpa_attn import ffpa_attn_func
+from ffpa_attn import CUDABackend, ffpa_attn_func
 
 from .support import DEVICE, attend, attention_f64, groups, kernel_of, normal, qkv, relative_error
 
@@ -52,11 +52,11 @@ def test_query_and_output_of_more_than_two_to_31_elements():
 @pytest.mark.parametrize("shape", [(65544, 1, 512, 8), (1, 65544, 512, 8), (257, 257, 512, 8)])
 def test_more_than_65535_heads_and_batches_run_a_kernel(shape):
     q, k, v = (large_normal(*shape) for _ in range(3))
-    kernel_of(q, k, v)
     out = attend(q, k, v)
+    same = CUDABackend(kernel=kernel_of(q, k, v))  # one head alone may run a kernel with other tiles
     for b, h in ((0, 0), (shape[0] - 1, shape[1] - 1), (shape[0] // 2, shape[1] // 2)):
         one = [x[b : b + 1, h : h + 1] for x in (q, k, v)]
-        assert torch.equal(out[b : b + 1, h : h + 1], attend(*one))
+        assert torch.equal(out[b : b + 1, h : h + 1], attend(*one, backend=same))
     expected, _ = attention_f64(*(x[-1:, -1:] for x in (q, k, v)))
     assert relative_error(out[-1:, -1:], expected) < 2 * FP16_ERROR
 

@@ -10,6 +10,7 @@ from runtime_fakes import H200, L4, RTX5090, kernel, memory_packs, problem
 from ffpa_attn import CUDABackend, Gates, ReferenceBackend, SDPABackend
 from ffpa_attn.gates import OPENINGS, Opening
 from ffpa_attn.packs import PackSet, RejectedPack
+from ffpa_attn.recipes import busiest_share
 from ffpa_attn.routing import FallbackRoute, KernelRoute, ReferenceRoute, route
 from ffpa_build.matrix import expand
 from ffpa_build.selection import Selection
@@ -291,43 +292,65 @@ def test_of_two_impls_of_one_ext_the_order_decides_before_the_stages():
     assert chosen(closer) == second
 
 
-NARROW = kernel(impl="hopper.bm128", ext="hopper", recipe="wgmma", tile_m=192, persistent=True)
-WIDE = kernel(impl="hopper.bm256", ext="hopper", recipe="wgmma", tile_m=256, persistent=True, row_cost=107)
+BM192, BM256, BM128 = TILES = [
+    kernel(impl=f"hopper.bm{rows}", ext="hopper", recipe="wgmma", tile_m=rows, row_cost=cost, order=order)
+    for order, (rows, cost) in enumerate([(192, 100), (256, 107), (128, 121)])
+]
 
 
 @pytest.mark.parametrize(
     ("facts", "best"),
     [
-        ({"q_len": 1024}, WIDE),  # 192 tiles make two waves of 132 blocks, 128 one
-        ({"q_len": 4096}, WIDE),
-        ({"q_len": 8192}, NARROW),  # 11 waves of 192 rows, 8 of 256
-        ({"q_len": 1024, "heads": 16}, NARROW),  # one wave each
-        ({"q_len": 1024, "heads": 16, "batch": 2}, WIDE),
-        ({"q_len": 1024, "is_causal": True}, NARROW),
-        ({"q_len": 1024, "device": replace(H200, sm_count=192)}, NARROW),
+        ({"q_len": 1024}, BM256),  # 192 tiles of 192 rows make two waves of 132 blocks, 128 of 256 one
+        ({"q_len": 4096}, BM256),
+        ({"q_len": 8192}, BM192),  # 11 waves of 192 rows, 8 of 256
+        ({"q_len": 1024, "heads": 16}, BM128),  # one wave each
+        ({"q_len": 1024, "heads": 16, "batch": 2}, BM256),
+        ({"q_len": 1024, "is_causal": True}, BM128),
+        ({"q_len": 4096, "is_causal": True}, BM192),
+        ({"q_len": 1024, "heads": 64, "is_causal": True}, BM256),
+        ({"q_len": 1024, "device": replace(H200, sm_count=192)}, BM192),
     ],
 )
-def test_of_kernels_that_differ_in_their_tiles_the_fuller_waves_run(facts, best):
+def test_of_kernels_that_differ_in_their_tiles_the_one_that_divides_the_call_best_runs(facts, best):
     facts = {"heads": 32, "kv_heads": 32, **facts}
     device = facts.pop("device", H200)
-    packs, choices = memory_packs(WIDE, NARROW), {}
+    packs, choices = memory_packs(BM128, BM256, BM192), {}
     for q_len in (512, facts["q_len"], 8192, facts["q_len"]):  # whatever calls came before
         taken = route(problem(**{**facts, "q_len": q_len, "kv_len": q_len}), device, None, packs, choices=choices)
     assert taken.kernel == best
-    ids = [candidate.kernel.id for candidate in taken.candidates]
-    assert sorted(ids) == sorted([WIDE.id, NARROW.id]) and taken.candidates[0].lost is None
-    assert taken.candidates[1].lost
-    if best is WIDE:
-        assert taken.candidates[1].lost == "tiles of 256 rows fill 132 multiprocessors better than those of 192"
-    for asked in (WIDE, NARROW):
+    assert {candidate.kernel for candidate in taken.candidates} == set(TILES) and taken.candidates[0].lost is None
+    assert [candidate.kernel for candidate in taken.candidates if candidate.lost is None] == [best]
+    if best is BM256:
+        assert lost(packs, BM192.id, facts={**facts, "kv_len": facts["q_len"]}) == (
+            "tiles of 256 rows suit this call and 132 multiprocessors better than those of 192"
+        )
+    for asked in TILES:
         assert chosen(packs, device=device, backend=CUDABackend(kernel=asked.id), **facts) == asked
 
 
-@pytest.mark.parametrize("change", [{"order": 1}, {"stages": 2}, {"head_dim": 128}, {"recipe": "split_d"}])
+@pytest.mark.parametrize("change", [{"row_cost": 0}, {"stages": 2}, {"head_dim": 128}, {"recipe": "split_d"}])
 def test_kernels_that_differ_in_more_than_their_tiles_are_not_weighed(change):
-    other = kernel(impl="hopper.bm256", ext="hopper", **{"recipe": "wgmma", "tile_m": 256, **change})
-    taken = route(problem(heads=32, q_len=1024), H200, None, memory_packs(NARROW, other))
-    assert taken.kernel == NARROW and taken.peers == ()
+    other = replace(BM256, **change)
+    for first, second in ((BM192, other), (other, replace(BM192, order=2))):
+        taken = route(problem(heads=32, q_len=1024), H200, None, memory_packs(first, second))
+        assert taken.peers == ()
+
+
+@given(
+    tile=st.sampled_from([64, 128, 192, 256]),
+    q_len=st.integers(1, 3000),
+    past=st.integers(0, 3000),
+    heads=st.integers(1, 200),
+)
+def test_the_busiest_share_of_a_causal_call_is_that_of_its_visible_keys(tile, q_len, past, heads):
+    kv_len = q_len + past
+    facts = {"q_len": q_len, "kv_len": kv_len, "heads": heads, "kv_heads": heads}
+    row = kernel(recipe="wgmma", tile_m=tile, row_cost=100)
+    ends = [min(first + tile, q_len) + past for first in range(0, q_len, tile)]
+    share = busiest_share(row, problem(is_causal=True, **facts), H200)
+    assert share == pytest.approx(max(1, sum(ends) * heads / kv_len / H200.sm_count) * tile * 100)
+    assert share <= busiest_share(row, problem(**facts), H200)
 
 
 @pytest.mark.parametrize(

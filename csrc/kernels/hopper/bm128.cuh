@@ -382,8 +382,7 @@ struct OwnRows {
   }
 };
 
-// Two consumer warpgroups, and at 64 columns, where O leaves registers for them, three.
 template <class Variant>
-using Bm128 = OwnRows<Variant, Variant::kHeadDim <= 64 ? 3 : 2>;
+using Bm128 = OwnRows<Variant, 2>;
 
 }  // namespace ffpa::hopper

@@ -1,5 +1,5 @@
-// bm128 with four consumer warpgroups, 256 query rows a tile: for head dims up to 64 and calls whose number of tiles
-// fills the multiprocessors better so. Its steps are shorter, so a row costs a little more.
+// bm128 with four consumer warpgroups, 256 query rows a tile: for head dims up to 64. Its steps are shorter than those
+// of bm192, so a row costs a little more.
 #pragma once
 
 #include "kernels/hopper/bm128.cuh"
