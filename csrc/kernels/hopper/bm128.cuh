@@ -31,9 +31,24 @@ struct Bm128Producer {
   RingWriter<Plan::kSlots, Plan::kSlotBytes> writer;
   u32 q;  // shared-memory address
   QBarriers q_barriers;
+  typename Plan::Order order;
+  TileWork work;
   u32 q_parity = 0;
 
-  __device__ __forceinline__ void load_q(const TileWork& work) {
+  __device__ __forceinline__ Bm128Producer(const abi::TmaAttentionParams& params,
+                                           SlotRing<Plan::kSlots, Plan::kSlotBytes> ring, u32 q, QBarriers q_barriers)
+      : params(params),
+        writer(ring),
+        q(q),
+        q_barriers(q_barriers),
+        order(params.a, params.a.q_tiles, blockIdx.x),
+        work(work_at()) {}
+
+  __device__ __forceinline__ TileWork work_at() const {
+    return TileWork::of_tile<Plan::kRows, Plan::kKeys>(params.a, order);
+  }
+
+  __device__ __forceinline__ void load_q() {
     q_barriers.empty.wait(q_parity ^ 1);
     q_barriers.full.arrive_expect(Plan::kQBytes);
 #pragma unroll
@@ -44,7 +59,7 @@ struct Bm128Producer {
     q_parity ^= 1;
   }
 
-  __device__ __forceinline__ void load_keys(const abi::TensorMap& map, const TileWork& work, int step) {
+  __device__ __forceinline__ void load_keys(const abi::TensorMap& map, int step) {
     writer.open(Plan::kSlotBytes);
 #pragma unroll
     for (int group = 0; group < Plan::kColumnGroups; ++group) {
@@ -54,16 +69,26 @@ struct Bm128Producer {
     writer.advance();
   }
 
+  // What the tile at hand begins with.
+  __device__ __forceinline__ void start_tile() {
+    if (work.steps == 0) return;
+    load_keys(params.k_map, 0);
+    load_q();
+  }
+
+  // After `start_tile` of the first tile.
   __device__ __forceinline__ void run() {
 #pragma unroll 1
-    for (typename Plan::Order order(params.a, params.a.q_tiles, blockIdx.x); !order.at_end(); order.advance()) {
-      const TileWork work = TileWork::of_tile<Plan::kRows, Plan::kKeys>(params.a, order);
+    for (;;) {
 #pragma unroll 1
-      for (int step = 0; step <= work.steps; ++step) {
-        if (step < work.steps) load_keys(params.k_map, work, step);
-        if (step == 0 && work.steps > 0) load_q(work);
-        if (step > 0) load_keys(params.v_map, work, step - 1);
+      for (int step = 1; step <= work.steps; ++step) {
+        if (step < work.steps) load_keys(params.k_map, step);
+        load_keys(params.v_map, step - 1);
       }
+      order.advance();
+      if (order.at_end()) return;
+      work = work_at();
+      start_tile();
     }
   }
 };
@@ -340,32 +365,41 @@ struct OwnRows {
     const SlotRing<Plan::kSlots, Plan::kSlotBytes> ring{base + Plan::kRingOffset, base + Plan::kBarrierOffset + 16};
     const int warp = ptx::uniform(threadIdx.x / 32);
 
-    if (threadIdx.x == Plan::kConsumerThreads) {  // its first loads would wait for them
-      for (const abi::TensorMap* map : {&params.k_map, &params.q_map, &params.v_map}) ptx::prefetch_tensor_map(*map);
-    }
-    if (threadIdx.x == 0) {
+    const auto init_barriers = [&] {
       q_barriers.full.init(1);
       q_barriers.empty.init(4 * Plan::kWarpgroups);
       ring.init(4 * Plan::kWarpgroups);
       for (int i = 0; Plan::kMasked && i < Plan::kWarpgroups; ++i) mask_ring(base, i).init(128, 32);
       ptx::fence_mbarrier_init();
-    }
-    __syncthreads();
+    };
+    // Of the whole block; each role comes to it on its own way.
+    const auto barriers_are_ready = [] { ptx::named_barrier_sync(0, Plan::kThreads); };
 
     if (warp >= Plan::kConsumerThreads / 32) {
       ptx::release_registers<Plan::kProducerRegisters>();
-      if (warp == Plan::kConsumerThreads / 32 && ptx::elect_one()) {
-        Bm128Producer<Plan> producer{params, RingWriter<Plan::kSlots, Plan::kSlotBytes>(ring), base, q_barriers};
-        producer.run();
-      } else if (Plan::kMasked && warp > Plan::kConsumerThreads / 32) {
-        const int warpgroup = warp - Plan::kConsumerThreads / 32 - 1;  // the loader's, if there are so many
-        if (warpgroup < Plan::kWarpgroups) {
+      if (warp == Plan::kConsumerThreads / 32) {
+        const bool elected = ptx::elect_one();
+        if (elected) {
+          for (const abi::TensorMap* map : {&params.k_map, &params.q_map, &params.v_map})
+            ptx::prefetch_tensor_map(*map);
+          init_barriers();
+        }
+        Bm128Producer<Plan> producer(params, ring, base, q_barriers);
+        if (elected) producer.start_tile();  // nobody else need be there for it
+        __syncwarp();
+        barriers_are_ready();
+        if (elected) producer.run();
+      } else {
+        barriers_are_ready();
+        const int warpgroup = warp - Plan::kConsumerThreads / 32 - 1;  // the mask loader's, if there are so many
+        if (Plan::kMasked && warpgroup < Plan::kWarpgroups) {
           MaskLoader<Plan> loader{params.a, RingWriter<Plan::kMaskSlots, Plan::kMaskBytes>(mask_ring(base, warpgroup)),
                                   warpgroup};
           loader.run();
         }
       }
     } else {
+      barriers_are_ready();
       ptx::claim_registers<Plan::kConsumerRegisters>();
       const int warpgroup = warp / 4;
       Bm128Consumer<Element, Plan> consumer{params.a,
