@@ -43,7 +43,8 @@ __host__ __device__ constexpr Tile preferred_tile(int head_dim, int smem, Demand
   if (demands.acc_f16) {  // the f16 partials need registers of their own
     if (head_dim <= 128) return {128, 64, 8, 1, 2};
     if (head_dim <= 384) return {64, 64, 2, 4, 1};
-    return head_dim <= 768 ? Tile{32, 64, 1, 8, 1} : Tile{32, 64, 2, 4, 1};
+    const bool shares_rows = head_dim <= 768 || (demands.both() && demands.arch >= 1200);
+    return shares_rows ? Tile{32, 64, 1, 8, 1} : Tile{32, 64, 2, 4, 1};
   }
   if (demands.both() && head_dim > 128) {  // a few registers short of the tiles below, on one arch or another
     return head_dim <= 512 ? Tile{64, 64, 2, 4, 1} : Tile{32, 64, 1, 8, 1};
@@ -92,7 +93,7 @@ struct PrefillTiles {
 struct TmaTiles {
   static __host__ __device__ constexpr Tile choose(int head_dim, int smem, Demands demands) {
     Tile tile = PrefillTiles::choose(head_dim, smem, demands);
-    if (demands.acc_f16) return tile;
+    if (demands.acc_f16) return head_dim > 768 ? Tile{32, 64, 2, 4, 1} : tile;
     if (smem >= 160 * 1024) {
       if (head_dim <= 64) return {128, 64, 4, 1, 1};
       if (head_dim <= 128) return {128, 128, 4, 2, 2};
