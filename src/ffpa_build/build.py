@@ -115,7 +115,7 @@ def build_variants(
         entry = entries[unit.key]
         if entry is None:
             continue
-        wrong = violations(unit.variant, entry.facts)
+        wrong = violations(unit.variant, entry.facts, declared.name)
         if wrong:
             failures[unit.variant.id] = Failure(unit.variant, "; ".join(wrong), entry.log)
         else:

@@ -242,8 +242,8 @@ def _ptxas_report(log: str, entry: str) -> dict[str, int]:
     }
 
 
-def violations(variant: Variant, facts: Facts) -> list[str]:
-    """What is wrong with a compiled variant; an empty list means that it can be packed."""
+def violations(variant: Variant, facts: Facts, toolchain: str) -> list[str]:
+    """What is wrong with a variant compiled by this toolchain; an empty list means that it can be packed."""
     found = []
     if facts.entry != variant.entry:
         found.append(f"its kernel is {facts.entry}, but must be {variant.entry}")
@@ -264,7 +264,8 @@ def violations(variant: Variant, facts: Facts) -> list[str]:
         (
             rule.bytes
             for rule in variant.impl.spills
-            if rule.matches(
+            if (not rule.toolchains or toolchain in rule.toolchains)
+            and rule.matches(
                 variant.arch.name, variant.dtype, variant.acc, variant.head_dim, variant.stages, variant.features
             )
         ),

@@ -85,6 +85,7 @@ class Rule:
     features: tuple[str, ...] = ()  # any of them
     head_dim: HeadDims | None = None
     bytes: int = 0  # in `spills`: bytes allowed
+    toolchains: tuple[str, ...] = ()  # in `spills`: the compilers that need them
 
     def matches(self, arch: str, dtype: str, acc: str, head_dim: int, stages: int, features: tuple[str, ...]) -> bool:
         return (

@@ -55,11 +55,12 @@ def load_spec(root: Path | None = None) -> Spec:
     root = find_root() if root is None else Path(root).resolve()
     folder = root / "variants"
     archs, aliases = _archs(folder)
-    impls = _impls(folder, archs)
+    toolchains = _toolchains(folder)
+    impls = _impls(folder, archs, tuple(toolchains))
     exts = tuple(dict.fromkeys(impl.ext for impl in impls))
     packs = _packs(folder, archs, impls)
     head_dim_sets, presets = _presets(folder, archs, impls, exts)
-    return Spec(root, archs, impls, packs, head_dim_sets, presets, _toolchains(folder), aliases)
+    return Spec(root, archs, impls, packs, head_dim_sets, presets, toolchains, aliases)
 
 
 def _checked_name(table: Table, key: str, value: str, pattern: re.Pattern[str], what: str) -> str:
@@ -121,7 +122,8 @@ def _head_dims(table: Table, key: str, data: Any) -> HeadDims:
     return HeadDims(minimum, maximum, multiple)
 
 
-def _rule(table: Table, archs: tuple[str, ...], features: tuple[str, ...], spills: bool) -> Rule:
+def _rule(table: Table, archs: tuple[str, ...], features: tuple[str, ...], toolchains: tuple[str, ...] = ()) -> Rule:
+    """A row of `skip`, or with the names of toolchains one of `spills`."""
     rule = Rule(
         reason=table.string("reason"),
         archs=table.strings("archs", default=(), allowed=archs),
@@ -130,13 +132,14 @@ def _rule(table: Table, archs: tuple[str, ...], features: tuple[str, ...], spill
         stages=table.integers("stages", default=()),
         features=table.strings("features", default=(), allowed=features),
         head_dim=_head_dims(table, "head_dim", table.raw("head_dim")) if table.has("head_dim") else None,
-        bytes=table.integer("bytes", minimum=1) if spills else 0,
+        bytes=table.integer("bytes", minimum=1) if toolchains else 0,
+        toolchains=table.strings("toolchains", default=(), allowed=toolchains) if toolchains else (),
     )
     table.finish()
     return rule
 
 
-def _impls(folder: Path, archs: Mapping[str, Arch]) -> tuple[Impl, ...]:
+def _impls(folder: Path, archs: Mapping[str, Arch], toolchains: tuple[str, ...]) -> tuple[Impl, ...]:
     file = "variants/families.toml"
     impls = []
     for family, family_data in read_toml(folder / "families.toml", file).items():
@@ -149,7 +152,7 @@ def _impls(folder: Path, archs: Mapping[str, Arch]) -> tuple[Impl, ...]:
         rows = {key: value for key, value in family_data.items() if isinstance(value, dict)}
         if not rows:
             raise SpecError(f"{file}: [{family}]: declares no implementation")
-        impls += [_impl(family, name, table, archs) for name, table in child_tables(file, family, rows)]
+        impls += [_impl(family, name, table, archs, toolchains) for name, table in child_tables(file, family, rows)]
     if not impls:
         raise SpecError(f"{file}: no family is declared")
     by_id = {impl.id: impl for impl in impls}
@@ -169,7 +172,7 @@ def _impls(folder: Path, archs: Mapping[str, Arch]) -> tuple[Impl, ...]:
     return tuple(impls)
 
 
-def _impl(family: str, name: str, table: Table, archs: Mapping[str, Arch]) -> Impl:
+def _impl(family: str, name: str, table: Table, archs: Mapping[str, Arch], toolchains: tuple[str, ...]) -> Impl:
     _checked_name(table, "name", name, _NAME, "lower-case letters, digits and _")
     header = table.string("header")
     if header.startswith("/") or ".." in header.split("/") or "\\" in header or not header.endswith((".cuh", ".h")):
@@ -205,8 +208,8 @@ def _impl(family: str, name: str, table: Table, archs: Mapping[str, Arch]) -> Im
         stages=table.integers("stages", empty=False),
         features=features,
         exclusive=exclusive,
-        spills=tuple(_rule(rule, impl_archs, features, spills=True) for rule in table.tables("spills")),
-        skip=tuple(_rule(rule, impl_archs, features, spills=False) for rule in table.tables("skip")),
+        spills=tuple(_rule(rule, impl_archs, features, toolchains) for rule in table.tables("spills")),
+        skip=tuple(_rule(rule, impl_archs, features) for rule in table.tables("skip")),
         memory_mib=table.integer("memory_mib", default=1024, minimum=64),
         needs=table.strings("needs", default=()),
         order=table.integer("order", default=0),

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ from ffpa_build.api import BuildFailed, Selection, build_packs, build_report, ex
 from ffpa_build.build import BuildReport, unit_of
 from ffpa_build.cache import Cache
 from ffpa_build.errors import ToolchainError
+from ffpa_build.facts import violations
 from ffpa_build.includes import Sources
+from ffpa_build.model import Rule
 from ffpa_build.toolchain import locate, resolve
 
 COPY = "csrc/kernels/tiny/copy.cuh"
@@ -201,14 +204,20 @@ def test_facts_that_contradict_the_cubin_fail(tree: Path, cache: Path, old: str,
     assert reason in failure.reason
 
 
+def test_spills_are_allowed_to_the_toolchains_of_their_rule_only(tree: Path, cache: Path) -> None:
+    (built,) = build(tree, cache, archs="89").built
+    facts = replace(built.entry.facts, spill_bytes=8)
+    for toolchains, refused in (((), []), (("nvrtc-13.0",), ["nvrtc-12.9"]), (("nvrtc-12.9",), ["nvrtc-13.0"])):
+        rule = Rule("as they are", bytes=8, toolchains=toolchains)
+        variant = replace(built.variant, impl=replace(built.variant.impl, spills=(rule,)))
+        assert [name for name in ("nvrtc-12.9", "nvrtc-13.0") if violations(variant, facts, name)] == refused
+        assert violations(variant, replace(facts, spill_bytes=12), "nvrtc-13.0")
+
+
 def test_a_cubin_for_another_arch_is_refused(tree: Path, cache: Path) -> None:
-    from dataclasses import replace
-
-    from ffpa_build.facts import violations
-
     (built,) = build(tree, cache, archs="89").built
     moved = replace(built.variant, arch=load_spec(tree).archs["sm_90a"], target=load_spec(tree).archs["sm_90a"])
-    reasons = violations(moved, built.entry.facts)
+    reasons = violations(moved, built.entry.facts, "nvrtc-12.9")
     assert any("the cubin is for sm_89, but must be for sm_90a" in reason for reason in reasons)
 
 
