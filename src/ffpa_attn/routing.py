@@ -103,8 +103,8 @@ def route(
     Args:
         device: the CUDA device of the tensors; None when they are elsewhere.
         backend: what the caller asked for; None means a kernel where one applies, else SDPA.
-        choices: kernels chosen before among these packs; read and added to. Lengths, batches and heads do not matter to
-            the choice, so a decode loop, whose every call has another length, walks the manifests once.
+        choices: kernels chosen before among these packs; read and added to. Lengths, batches and heads matter
+            only among the peers of a choice, so a decode loop, whose calls differ in length, walks the manifests once.
     """
     gates = Gates() if gates is None else gates
     if isinstance(backend, ReferenceBackend):
