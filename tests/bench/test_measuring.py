@@ -37,6 +37,25 @@ def test_a_rest_comes_before_the_warm_up_and_is_no_part_of_the_time():
     assert measured.ms < 50.0 and measured.sm_mhz is None
 
 
+def test_calls_that_are_long_beside_a_burst_rest_before_every_burst():
+    spans = []
+
+    def call():
+        start = time.monotonic()
+        time.sleep(0.01)
+        spans.append((start, time.monotonic()))
+
+    budget = timing.Budget(warmup_ms=1, measure_ms=25, min_calls=5, rest_s=0.05)
+    timing.median_ms(call, CPU, budget)
+    bursts = [[]]
+    for span in spans[2:]:
+        if bursts[-1] and span[0] - bursts[-1][-1][1] >= 0.05:
+            bursts.append([])
+        bursts[-1].append(span)
+    assert sum(map(len, bursts)) == 5 and len(bursts) >= 3
+    assert all(len(burst) <= 2 for burst in bursts)  # no warm-up, and at most 25 ms
+
+
 class FakeNvml:
     NVML_CLOCK_SM = 1
 

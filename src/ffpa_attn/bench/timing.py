@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -18,8 +19,12 @@ HOST_CYCLES_A_CALL = 200_000  # of the device's clock: some 100 us, more than an
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """Milliseconds spent on warming up and on measuring a case, the bounds on the number of timed calls, and seconds
-    of idleness before, in which a card cools down."""
+    """Milliseconds spent on warming up and on measuring a case, and the bounds on the number of timed calls.
+
+    With ``rest_s`` seconds of idleness a card cools down before each burst of work, and ``warmup_ms`` and
+    ``measure_ms`` are those of a burst: calls too long for ``min_calls`` of them in one have several bursts, and those
+    longer than ``warmup_ms`` no warm-up.
+    """
 
     warmup_ms: float = 100.0
     measure_ms: float = 300.0
@@ -33,7 +38,10 @@ QUICK = Budget(warmup_ms=25.0, measure_ms=75.0, min_calls=3)
 
 
 def rested(seconds: float) -> Budget:
-    """So little work after a rest that a card keeps its highest clock: what one call among others' work can have."""
+    """So little work after a rest that a card keeps its highest clock: what one call among others' work can have.
+
+    Calls of every length get as little: an H200 reaches its power limit after 60 to 100 ms of work.
+    """
     return Budget(warmup_ms=5.0, measure_ms=25.0, min_calls=5, rest_s=seconds)
 
 
@@ -47,35 +55,44 @@ class Timing:
 
 def measure(call: Callable[[], object], device: torch.device, budget: Budget = FULL) -> Timing:
     """``median_ms`` with the clock beside it."""
+    while_timed: list[int] = []
     with SmClock(device).sampled() as samples:
-        samples_before = 0
 
-        def start() -> None:
-            nonlocal samples_before
+        @contextlib.contextmanager
+        def timed() -> Iterator[None]:
             samples_before = len(samples)
+            yield
+            while_timed.extend(samples[samples_before:])
 
-        ms = median_ms(call, device, budget, start)
-    return Timing(ms, median_mhz(samples[samples_before:]))
+        ms = median_ms(call, device, budget, timed)
+    return Timing(ms, median_mhz(while_timed))
 
 
 def median_ms(
     call: Callable[[], object],
     device: torch.device,
     budget: Budget = FULL,
-    when_warm: Callable[[], None] = lambda: None,
+    timed: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> float:
-    """Median time of ``call`` in milliseconds: device time on CUDA, host time on the CPU. ``when_warm`` is called
-    between the warm-up and the timed calls."""
+    """Median time of ``call`` in milliseconds: device time on CUDA, host time on the CPU. Timed calls run within
+    ``timed``."""
     one = _first_ms(call, device)
-    if budget.rest_s > 0:
-        time.sleep(budget.rest_s)
-    for _ in range(_calls(budget.warmup_ms, one, 1, budget.max_calls)):
-        call()
     calls = _calls(budget.measure_ms, one, budget.min_calls, budget.max_calls)
-    when_warm()
-    if device.type == "cuda":
-        return statistics.median(_device_times(call, calls, device))
-    return statistics.median(_host_ms(call) for _ in range(calls))
+    rests = budget.rest_s > 0
+    burst = _calls(budget.measure_ms, one, 1, budget.max_calls) if rests else calls
+    warmups = _calls(budget.warmup_ms, one, 0 if rests else 1, budget.max_calls)
+    times: list[float] = []
+    while len(times) < calls:
+        if rests:
+            time.sleep(budget.rest_s)
+        for _ in range(warmups):
+            call()
+        count = min(burst, calls - len(times))
+        with timed():
+            times += (
+                _device_times(call, count, device) if device.type == "cuda" else [_host_ms(call) for _ in range(count)]
+            )
+    return statistics.median(times)
 
 
 def _device_times(call: Callable[[], object], calls: int, device: torch.device) -> list[float]:
