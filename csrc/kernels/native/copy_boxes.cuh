@@ -13,15 +13,18 @@ namespace ffpa::native {
 template <int kRows, int kBoxCount, int kThreads>
 __device__ __forceinline__ void copy_boxes(u32 shared, const char* source, i64 row_bytes, int rows, int cols) {
   constexpr int kRowsPass = kThreads / 8;
-  static_assert(kRows % kRowsPass == 0);
+  static_assert(kRows % kRowsPass == 0 || kRows < kRowsPass);
   const u32 thread = opaque(threadIdx.x);  // its products with row_bytes are cheaper to repeat than to keep
   const int unit = thread & 7;
   const int row0 = thread >> 3;
+  if constexpr (kRows < kRowsPass) {
+    if (row0 >= kRows) return;
+  }
   // kRowsPass is a multiple of 8, so the swizzle of a thread's unit is the same in every pass.
   const u32 target = shared + swizzled(row0, unit);
   const char* from = source + row0 * row_bytes + unit * 16;
 #pragma unroll
-  for (int pass = 0; pass < kRows / kRowsPass; ++pass) {
+  for (int pass = 0; pass < ceil_div(kRows, kRowsPass); ++pass) {
     const bool row_valid = row0 + pass * kRowsPass < rows;
 #pragma unroll
     for (int box = 0; box < kBoxCount; ++box) {

@@ -43,23 +43,26 @@ __host__ __device__ constexpr Tile preferred_tile(int head_dim, int smem, Demand
   if (demands.acc_f16) {  // the f16 partials need registers of their own
     if (head_dim <= 128) return {128, 64, 8, 1, 2};
     if (head_dim <= 384) return {64, 64, 2, 4, 1};
-    const bool shares_rows = head_dim <= 768 || (demands.both() && demands.arch >= 1200);
-    return shares_rows ? Tile{32, 64, 1, 8, 1} : Tile{32, 64, 2, 4, 1};
+    if (head_dim <= 768) return {32, 64, 1, 8, 1};
+    return demands.dropout ? Tile{16, 64, 1, 8, 1} : Tile{32, 64, 2, 4, 1};
   }
   if (demands.both() && head_dim > 128) {  // a few registers short of the tiles below, on one arch or another
     return head_dim <= 512 ? Tile{64, 64, 2, 4, 1} : Tile{32, 64, 1, 8, 1};
   }
   if (head_dim <= 64) return {128, roomy && demands.plain() && demands.stages < 4 ? 128 : 64, 4, 1, 1};
-  // sm_100 code takes a few registers more than there are for a mask or dropout beside 32 rows of O and S, sm_80 code
-  // for dropout.
-  const bool few_registers = demands.arch >= 1000 ? !demands.plain() : roomy && demands.arch < 900 && demands.dropout;
-  if (head_dim <= 128 && few_registers) return {128, 64, 8, 1, 1};
-  if (head_dim <= 128) return roomy ? Tile{128, 64, 4, 1, demands.plain() ? 2 : 1} : Tile{128, 64, 8, 1, 2};
+  if (head_dim <= 128) {
+    // sm_80 code takes a few registers more than there are for dropout beside 32 rows of O and S; sm_100 code even
+    // for nothing.
+    if (!roomy) return {128, 64, 8, 1, demands.arch >= 1000 && !demands.plain() ? 1 : 2};
+    if (demands.arch >= 1000) return demands.plain() ? Tile{128, 128, 4, 2, 2} : Tile{128, 64, 8, 1, 1};
+    if (demands.arch < 900 && demands.dropout) return {128, 64, 8, 1, 1};
+    return {128, 64, 4, 1, demands.plain() ? 2 : 1};
+  }
   if (head_dim <= 256) return roomy ? Tile{128, 64, 4, 2, 2} : Tile{128, 64, 8, 1, 1};
   if (head_dim <= 320) return roomy && !demands.dropout ? Tile{128, 64, 4, 2, 1} : Tile{64, 64, 2, 4, 1};
   if (head_dim <= 512) {
     if (demands.dropout && demands.stages == 4) return {64, 64, 2, 4, 1};
-    return roomy ? Tile{64, 128, 2, 4, 2} : Tile{64, 64, 2, 4, 1};
+    return roomy ? Tile{64, 128, 2, 4, demands.arch >= 1000 ? 1 : 2} : Tile{64, 64, 2, 4, 1};
   }
   if (head_dim <= 640) return roomy ? Tile{64, 64, 2, 4, demands.stages == 2 ? 1 : 2} : Tile{32, 64, 1, 8, 1};
   return roomy ? Tile{32, 128, 1, 8, 2} : Tile{32, 64, 1, 8, 1};
@@ -98,9 +101,10 @@ struct TmaTiles {
       if (head_dim <= 64) return {128, 64, 4, 1, 1};
       if (head_dim <= 128) return {128, 128, 4, 2, 2};
       if (head_dim <= 256) tile.max_step_boxes = 1;
-      const bool wants_more = demands.stages == 4 || (demands.stages == 2 && demands.mask_bytes > 0);
+      const bool sm_100 = demands.arch >= 1000;
+      const bool wants_more = demands.stages == 4 || (demands.mask_bytes > 0 && (demands.stages == 2 || sm_100));
       if (head_dim > 256 && head_dim <= 320 && wants_more) return {64, 64, 2, 4, 1};
-      if (head_dim > 320 && head_dim <= 512 && demands.arch >= 1000 && demands.dropout) return {64, 64, 2, 4, 2};
+      if (head_dim > 320 && head_dim <= 512 && sm_100 && !demands.plain()) return {64, 64, 2, 4, 2};
     }
     if (smem < 160 * 1024 && head_dim > 128 && head_dim <= 256 && demands.dropout) return {64, 64, 2, 4, 1};
     if (head_dim > 512 && head_dim <= 640 && demands.stages == 4 && demands.dropout) return {32, 64, 1, 8, 1};
