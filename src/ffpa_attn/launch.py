@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from ffpa_attn.problem import Problem
 
 ALIGNMENT = 16  # bytes
+
+# What Inductor's code allocates with: torch.empty_strided without a way through the dispatcher, on the current device.
+_empty_strided_cuda: Callable[..., Tensor] | None = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
 
 Result = Tensor | tuple[Tensor, Tensor]
 Launch = Callable[..., "Result | None"]
@@ -48,17 +52,20 @@ def output_strides(query: Tensor) -> tuple[int, int, int, int]:
     return result_strides(query.shape, query.stride())
 
 
-def _allocator(query: Tensor) -> Callable[[Tensor], Tensor]:
-    """A function that gives the output for a query with the shape and strides of this one."""
+def _allocator(query: Tensor) -> Callable[[], Tensor]:
+    """A function that gives an output for queries with the shape, strides, dtype and device of this one."""
     # Results come from torch itself, not through tvm-ffi's allocator: that costs the same and gives tensors whose
     # storage belongs to a DLPack capsule, which `record_stream` and `resize_` do not know.
-    strides = output_strides(query)
-    if query.stride() == strides:
-        return torch.empty_like  # the cheapest call, and it gives these strides
-    shape, dtype, device = query.shape, query.dtype, query.device
+    shape, strides, dtype, device = tuple(query.shape), output_strides(query), query.dtype, query.device
     # empty_strided parses its arguments faster than empty does.
-    empty_strided = torch.empty_strided
-    return lambda _: empty_strided(shape, strides, dtype=dtype, device=device)
+    usual = partial(torch.empty_strided, shape, strides, dtype=dtype, device=device)
+    if device.type != "cuda" or _empty_strided_cuda is None:
+        return usual
+    quick = partial(_empty_strided_cuda, shape, strides, dtype)
+    if torch.cuda.device_count() == 1:
+        return quick
+    index, current_device = device.index, torch._C._cuda_getDevice
+    return lambda: quick() if current_device() == index else usual()
 
 
 def _philox_arguments(philox: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -151,7 +158,7 @@ def prepare(
     def launch(
         query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, philox: tuple[Any, ...] = ()
     ) -> Result | None:
-        out = allocate(query)
+        out = allocate()
         lse = torch.empty(lse_shape, dtype=torch.float32, device=lse_device) if want_lse else None
         rest = _philox_arguments(philox) if philox else ()
         if splits > 1:
@@ -171,7 +178,7 @@ def prepare(
 
     def launch_output(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor | None:
         # `launch` without what this kind of call does not need; the host time of a call counts in microseconds.
-        out = allocate(query)
+        out = allocate()
         try:
             return out if plan(query, key, value, attn_mask, out, None) else None
         except MisalignedError:

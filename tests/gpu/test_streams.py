@@ -65,6 +65,29 @@ def test_a_call_runs_on_the_current_stream(problem):
     assert torch.equal(out, expected)
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_result_is_as_one_that_torch_allocates(mode):
+    with mode():
+        inputs = qkv(1, 2, 640, 640, 128)
+        kernel_of(*inputs)
+        for call in range(3):  # the first makes the plan, the third takes the shortest way
+            before = torch.cuda.memory_allocated()
+            out, usual = attend(*inputs), torch.empty_like(inputs[0])
+            size = out.untyped_storage().nbytes()
+            assert torch.cuda.memory_allocated() - before >= 2 * size, call
+            assert out.is_inference() == usual.is_inference() and not out.requires_grad
+            assert (out.shape, out.stride(), out.dtype, out.device) == (
+                usual.shape,
+                usual.stride(),
+                usual.dtype,
+                usual.device,
+            )
+            out.record_stream(torch.cuda.Stream())
+            out.untyped_storage().resize_(0)
+            assert torch.cuda.memory_allocated() - before < 2 * size
+            del out, usual
+
+
 def test_two_threads_on_one_card_do_not_disturb_each_other():
     problems = [qkv(1, 2, 640, 640, 64), qkv(1, 4, 515, 1001, 320, kv_heads=2)]
     for inputs in problems:
