@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 ALIGNMENT = 16  # bytes
 
 # What Inductor's code allocates with: torch.empty_strided without a way through the dispatcher, on the current device.
-_empty_strided_cuda: Callable[..., Tensor] | None = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
+# It is private to torch, which may drop it.
+_guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+_empty_strided_cuda: Callable[..., Tensor] | None = getattr(_guards, "_empty_strided_cuda", None)
 
 Result = Tensor | tuple[Tensor, Tensor]
 Launch = Callable[..., "Result | None"]
