@@ -126,6 +126,10 @@ def test_skip_rule_leaves_variants_out_with_its_reason() -> None:
     ]
 
 
+def test_no_kernel_of_the_project_may_spill() -> None:
+    assert {impl.id: impl.spills for impl in PROJECT.impls if impl.spills} == {}
+
+
 def test_emulated_variants_keep_their_design_and_change_their_target() -> None:
     variants = expand(PROJECT, Selection.make(PROJECT, "emulated")).variants
     by_id = {variant.id: variant for variant in variants}

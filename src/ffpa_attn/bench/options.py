@@ -58,7 +58,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--causal", action="store_true", help="make every case causal but attn-mask")
     add("--peers", action="store_true", help="measure each SDPA kernel and the attention libraries installed beside")
     add("--quick", action="store_true", help="small sizes and few repeats: a check, not a measurement")
-    add("--rest", type=float, metavar="S", help="idle S seconds before each measurement, and measure a few calls")
+    add("--rest", type=float, metavar="S", help="measure bursts of some 25 ms, each after S idle seconds")
     add("--verbose", action="store_true", help="print each case's route, times and errors as it ends")
     add("--json", type=pathlib.Path, metavar="FILE", help="write everything measured as JSON")
     add("--markdown", type=pathlib.Path, metavar="FILE", help="write the table and the environment as Markdown")
