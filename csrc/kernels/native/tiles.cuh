@@ -103,12 +103,14 @@ struct TmaTiles {
       if (head_dim <= 256) tile.max_step_boxes = 1;
       const bool sm_100 = demands.arch >= 1000;
       const bool wants_more = demands.stages == 4 || (demands.mask_bytes > 0 && (demands.stages == 2 || sm_100));
+      if (head_dim > 128 && head_dim <= 256 && sm_100 && demands.stages == 2 && demands.dropout)
+        return {64, 64, 2, 4, 1};
       if (head_dim > 256 && head_dim <= 320 && wants_more) return {64, 64, 2, 4, 1};
       if (head_dim > 320 && head_dim <= 512 && sm_100 && !demands.plain()) return {64, 64, 2, 4, 2};
     }
     if (smem < 160 * 1024 && head_dim > 128 && head_dim <= 256 && demands.dropout) return {64, 64, 2, 4, 1};
     if (head_dim > 512 && head_dim <= 640 && demands.stages == 4 && demands.dropout) return {32, 64, 1, 8, 1};
-    if (head_dim > 512 && head_dim <= 640) tile.max_step_boxes = 2;
+    if (head_dim > 512 && head_dim <= 640) tile.max_step_boxes = demands.stages == 2 ? 1 : 2;
     return tile;
   }
   static __host__ __device__ constexpr int budget(int, int smem) { return smem - kBarrierBytes; }
