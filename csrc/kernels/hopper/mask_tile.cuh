@@ -36,6 +36,9 @@ struct MaskTile {
   }
 };
 
+// Of a mask that is the same for all rows the first one is enough.
+__device__ __forceinline__ bool has_one_row(const abi::AttentionParams& a) { return a.mask_stride.row == 0; }
+
 // The warp that keeps one consumer warpgroup's ring of mask tiles filled. `full` counts one arrival of each lane. The
 // warp has few registers: what a tile needs is worked out anew for each.
 template <class Plan>
@@ -82,6 +85,8 @@ struct MaskLoader {
     }
   }
 
+  // In fours.
+  __device__ __forceinline__ int copied_rows() const { return has_one_row(a) ? 4 : 64; }
   static __device__ __forceinline__ int lane_row() { return threadIdx.x % 32 / 8; }
   static __device__ __forceinline__ int lane_unit() { return threadIdx.x % 8; }
 
@@ -96,7 +101,7 @@ struct MaskLoader {
     using Tile = MaskTile<Bits, Plan::kKeys>;
     u32 target = writer.address() + Tile::unit(lane_row(), lane_unit());
 #pragma unroll 1
-    for (int down = 0; down < Tile::kRows; down += 4) {
+    for (int down = copied_rows(); down > 0; down -= 4) {
 #pragma unroll
       for (int right = 0; right < Tile::kUnits; right += 8) {
         if (takes_part<Tile>(right)) ptx::cp_async<16>(target + right * 16, source + right * (16 / sizeof(Bits)));
@@ -114,7 +119,7 @@ struct MaskLoader {
     constexpr int kUnitKeys = 16 / sizeof(Bits);
     u32 target = writer.address() + Tile::unit(lane_row(), lane_unit());
 #pragma unroll 1
-    for (int row = lane_row(); row < Tile::kRows; row += 4) {
+    for (int row = lane_row(); row < copied_rows(); row += 4) {
 #pragma unroll
       for (int right = 0; right < Tile::kUnits; right += 8) {
         const int bytes = (opaque(columns) - (right + lane_unit()) * kUnitKeys) * static_cast<int>(sizeof(Bits));
@@ -142,9 +147,9 @@ struct MaskReader {
   __device__ __forceinline__ void fetch(const abi::AttentionParams& a) {
     const u32 tile = open();
     if (a.mask_kind == abi::MaskKind::boolean) {
-      each_pair(tile, u8{}, [this](int i, u32 pair) { pairs[i] = pair; });
+      each_pair(a, tile, u8{}, [this](int i, u32 pair) { pairs[i] = pair; });
     } else {
-      each_pair(tile, u16{}, [this](int i, u32 pair) { pairs[i] = pair; });
+      each_pair(a, tile, u16{}, [this](int i, u32 pair) { pairs[i] = pair; });
     }
     close(pairs[kPairs - 1]);
   }
@@ -166,12 +171,12 @@ struct MaskReader {
     const float scale = a.scale;
     u32 last;
     if (a.mask_kind == abi::MaskKind::boolean) {
-      each_pair(tile, u8{}, [&](int i, u32 pair) {
+      each_pair(a, tile, u8{}, [&](int i, u32 pair) {
         mask_pair<Element, u8>(s[2 * i], s[2 * i + 1], pair, scale);
         last = pair;
       });
     } else {
-      each_pair(tile, u16{}, [&](int i, u32 pair) {
+      each_pair(a, tile, u16{}, [&](int i, u32 pair) {
         mask_pair<Element, u16>(s[2 * i], s[2 * i + 1], pair, scale);
         last = pair;
       });
@@ -199,10 +204,10 @@ struct MaskReader {
 
   // Calls f(i, pair) for the mask of scores 2 * i and 2 * i + 1.
   template <class F>
-  __device__ __forceinline__ void each_pair(u32 address, u16, F f) const {
+  __device__ __forceinline__ void each_pair(const abi::AttentionParams& a, u32 address, u16, F f) const {
     using Tile = MaskTile<u16, Plan::kKeys>;
     // Matrices: rows 0..7 and 8..15 of the first 8 columns, the same of the next 8.
-    const u32 row = warp_row() + threadIdx.x % 16;
+    const u32 row = has_one_row(a) ? 0 : warp_row() + threadIdx.x % 16;
     const u32 line = address + row * Tile::kRowBytes;
     const u32 unit = threadIdx.x % 32 / 16 ^ Tile::permutation(row);
 #pragma unroll
@@ -215,15 +220,16 @@ struct MaskReader {
   }
 
   template <class F>
-  __device__ __forceinline__ void each_pair(u32 address, u8, F f) const {
+  __device__ __forceinline__ void each_pair(const abi::AttentionParams& a, u32 address, u8, F f) const {
     using Tile = MaskTile<u8, Plan::kKeys>;
-    const u32 row = warp_row() + threadIdx.x % 32 / 4;  // and 8 further down, which is permuted alike
+    const u32 row = has_one_row(a) ? 0 : warp_row() + threadIdx.x % 32 / 4;
+    const u32 down = has_one_row(a) ? 0 : 8 * Tile::kRowBytes;  // to the thread's other row, which is permuted alike
     const u32 line = address + row * Tile::kRowBytes + threadIdx.x % 4 * 2;
 #pragma unroll
     for (int i = 0; i < kPairs / 2; ++i) {
       const u32 place = line + ((i / 2 ^ Tile::permutation(row)) << 4) + i % 2 * 8;
       f(2 * i, ptx::load_shared_u16(place));
-      f(2 * i + 1, ptx::load_shared_u16(place + 8 * Tile::kRowBytes));
+      f(2 * i + 1, ptx::load_shared_u16(place + down));
     }
   }
 };
