@@ -29,6 +29,7 @@ SAMPLES = {
     "mask, rows on 16 B": ((1, 2, 2, 512, 528, 64), {"mask": "additive"}),
     "the same, boolean": ((1, 2, 2, 512, 528, 256), {"mask": "bool"}),
     "the same, wide": ((1, 1, 1, 512, 528, 512), {"mask": "additive"}),
+    "one row for all": ((1, 2, 2, 512, 528, 128), {"mask": "row"}),
     "dropout": ((1, 1, 1, 512, 521, 64), {"dropout_p": 0.5}),
 }
 TOLERANCE = 5e-3
@@ -52,6 +53,8 @@ def run(sizes, options, backend, known):
     mask = torch.randn(q_len, kv_len, device="cuda", dtype=torch.bfloat16) if kind else None
     if kind == "bool":
         mask = mask > -1
+    if kind == "row":
+        mask = mask[:1]
     options |= {"attn_mask": mask, "enable_gqa": heads != kv_heads, "backend": backend}
     route = explain(q, k, v, **options)
     if route.kernel is None or route.kernel in known:

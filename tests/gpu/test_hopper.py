@@ -82,6 +82,23 @@ def aligned_mask(kind, *shape, dtype=torch.bfloat16):
     return mask
 
 
+@pytest.mark.parametrize("head_dim", TILES)
+@pytest.mark.parametrize("kind", ["bool", "additive"])
+@pytest.mark.parametrize("past", [-8, 0, 1])
+def test_a_mask_of_one_row_gives_the_bits_of_one_written_out(head_dim, kind, past):
+    rows, keys = TILES[head_dim]
+    keys = MASKED_KEYS.get(head_dim, keys)
+    q_len, kv_len = (640 + rows - 1) // rows * rows + past, 2 * keys * (640 // keys) + past
+    q, k, v = hopper_qkv(2, 4, q_len, kv_len, head_dim, kv_heads=2)
+    row = aligned_mask(kind, 2, 1, 1, kv_len)
+    all_rows = aligned_mask(kind, 2, 1, q_len, kv_len).copy_(row)
+    kernels = {kernel_of(q, k, v, attn_mask=mask) for mask in (row, all_rows)}
+    assert len(kernels) == 1 and kernels.pop().startswith("hopper.")
+    results = [attend(q, k, v, attn_mask=mask, return_lse=True) for mask in (row, all_rows)]
+    assert all(torch.equal(of_row, of_all) for of_row, of_all in zip(*results, strict=True))
+    check(q, k, v, attn_mask=row)
+
+
 def test_a_mask_at_an_odd_address_is_served_too():
     """The same shape and strides as a mask before, but off 16 bytes: the plan of that one must not take it."""
     q, k, v = hopper_qkv(1, 2, 520, 704, 128)
