@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/hopper/mask_tensor.cuh"
+#include "kernels/hopper/softmax.cuh"
 #include "ptx/memory.cuh"
 
 namespace ffpa::hopper {
@@ -24,6 +25,7 @@ struct MaskFragment {
 
   __device__ __forceinline__ void apply(const abi::AttentionParams& a, float* s) const {
     if (a.mask_kind == abi::MaskKind::boolean) {
+      apply_sign<kScores>(s, a.scale_log2);
       apply_as<u8>(s, a.scale);
     } else {
       apply_as<u16>(s, a.scale);

@@ -22,13 +22,13 @@ struct HeadMask {
   __device__ __forceinline__ const Bits* at(int row, int column) const { return first + row * row_stride + column; }
 };
 
-// Two neighbouring scores of a row, raw dot products, become scale * score + mask. `pair` holds two elements of the
-// mask, the lower column in its low byte or half.
+// Two neighbouring scores of a row. Raw dot products become scale * score + mask; with a boolean mask scores keep their
+// units, or become -inf. `pair` holds two elements of the mask, the lower column in its low byte or half.
 template <class Element, class Bits>
 __device__ __forceinline__ void mask_pair(float& x, float& y, u32 pair, float scale) {
   if constexpr (sizeof(Bits) == 1) {
-    x = pair & 0xff ? x * scale : -ptx::infinity();
-    y = pair & 0xff00 ? y * scale : -ptx::infinity();
+    x = pair & 0xff ? x : -ptx::infinity();
+    y = pair & 0xff00 ? y : -ptx::infinity();
   } else {
     float low, high;
     ptx::unpack2<Element>(pair, low, high);

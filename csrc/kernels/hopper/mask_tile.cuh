@@ -5,6 +5,7 @@
 #include "core/opaque.cuh"
 #include "kernels/hopper/mask_tensor.cuh"
 #include "kernels/hopper/slot_ring.cuh"
+#include "kernels/hopper/softmax.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/ldmatrix.cuh"
 #include "ptx/memory.cuh"
@@ -154,9 +155,10 @@ struct MaskReader {
     close(pairs[kPairs - 1]);
   }
 
-  // Scores of the step fetched, raw dot products, become scale * score + mask.
+  // To the scores of the step fetched.
   __device__ __forceinline__ void apply_fetched(const abi::AttentionParams& a, float* s) const {
     if (a.mask_kind == abi::MaskKind::boolean) {
+      apply_sign<2 * kPairs>(s, a.scale_log2);
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) mask_pair<Element, u8>(s[2 * i], s[2 * i + 1], pairs[i], a.scale);
     } else {
@@ -171,6 +173,7 @@ struct MaskReader {
     const float scale = a.scale;
     u32 last;
     if (a.mask_kind == abi::MaskKind::boolean) {
+      apply_sign<2 * kPairs>(s, a.scale_log2);
       each_pair(a, tile, u8{}, [&](int i, u32 pair) {
         mask_pair<Element, u8>(s[2 * i], s[2 * i + 1], pair, scale);
         last = pair;

@@ -24,14 +24,18 @@ struct ScoreUnits {
   static __device__ __forceinline__ float natural(const abi::AttentionParams& a) { return fabsf(a.scale); }
 };
 
-// With one they are scale * QK^T + mask. A mask may hold the lowest number of its type, and running maxima start below
-// every score that is not -inf.
+// With an additive one they are scale * QK^T + mask, with a boolean one as without. An additive mask may hold the lowest
+// number of its type, and running maxima start below every score that is not -inf.
 template <>
 struct ScoreUnits<true> {
   static constexpr float kMaxFloor = -3.402823466e38f;
 
-  static __device__ __forceinline__ float factor(const abi::AttentionParams&) { return ptx::kLog2e; }
-  static __device__ __forceinline__ float natural(const abi::AttentionParams&) { return 1.f; }
+  static __device__ __forceinline__ float factor(const abi::AttentionParams& a) {
+    return a.mask_kind == abi::MaskKind::boolean ? ScoreUnits<false>::factor(a) : ptx::kLog2e;
+  }
+  static __device__ __forceinline__ float natural(const abi::AttentionParams& a) {
+    return a.mask_kind == abi::MaskKind::boolean ? ScoreUnits<false>::natural(a) : 1.f;
+  }
 };
 
 template <int kCount>
