@@ -185,6 +185,24 @@ def test_zero_and_negative_scales(head_dim, scale, dtype):
 
 
 @pytest.mark.parametrize("head_dim", TILES)
+@pytest.mark.parametrize("kind", ["bool", "additive"])
+@pytest.mark.parametrize("scale", [0.0, -0.5, 1.0])
+def test_masks_with_any_scale(head_dim, kind, scale):
+    """The last keys, which come first, are masked for most rows, and all keys for one."""
+    q, k, v = hopper_qkv(1, 2, 520, 704, head_dim)
+    mask = aligned_mask(kind, 1, 2, 520, 704)
+    hidden = False if kind == "bool" else -torch.inf
+    mask[:, :, 3:, 400:] = hidden
+    mask[:, :, 7] = hidden
+    assert kernel_of(q, k, v, attn_mask=mask, scale=scale).startswith("hopper.")
+    out, lse = attend(q, k, v, attn_mask=mask, scale=scale, return_lse=True)
+    expected, expected_lse = attention_f64(q, k, v, attn_mask=mask, scale=scale)
+    assert relative_error(out, expected) < CEILING[q.dtype]
+    torch.testing.assert_close(lse.double(), expected_lse, atol=1e-3, rtol=1e-5)
+    assert (out[:, :, 7] == 0).all() and (lse[:, :, 7] == -torch.inf).all()
+
+
+@pytest.mark.parametrize("head_dim", TILES)
 def test_results_repeat_bit_for_bit(head_dim):
     tensors = hopper_qkv(2, 8, 2100, 2100, head_dim, kv_heads=2)
     first = attend(*tensors, is_causal=True, return_lse=True)
