@@ -24,8 +24,8 @@ struct ScoreUnits {
   static __device__ __forceinline__ float natural(const abi::AttentionParams& a) { return fabsf(a.scale); }
 };
 
-// With an additive one they are scale * QK^T + mask, with a boolean one as without. An additive mask may hold the lowest
-// number of its type, and running maxima start below every score that is not -inf.
+// With an additive one they are scale * QK^T + mask, with a boolean one as without. An additive mask may hold the
+// lowest number of its type, and running maxima start below every score that is not -inf.
 template <>
 struct ScoreUnits<true> {
   static constexpr float kMaxFloor = -3.402823466e38f;
