@@ -106,6 +106,7 @@ struct TmaTiles {
       if (head_dim > 128 && head_dim <= 256 && sm_100 && demands.stages == 2 && demands.dropout)
         return {64, 64, 2, 4, 1};
       if (head_dim > 256 && head_dim <= 320 && wants_more) return {64, 64, 2, 4, 1};
+      if (head_dim > 384 && head_dim <= 448) return {64, 64, 2, 4, 1};  // seven boxes, one a step
       if (head_dim > 320 && head_dim <= 512 && sm_100 && !demands.plain()) return {64, 64, 2, 4, 2};
     }
     if (smem < 160 * 1024 && head_dim > 128 && head_dim <= 256 && demands.dropout) return {64, 64, 2, 4, 1};
