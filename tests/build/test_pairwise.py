@@ -16,8 +16,8 @@ from ffpa_build.spec import load_spec
 
 PROJECT = load_spec(REPOSITORY)
 EVERYTHING = dict.fromkeys(("archs", "ext", "stages", "dtypes", "acc", "features", "opt_in"), "all")
-CI_HEAD_DIMS = "72,256,448,512,976"
-ALL_HEAD_DIMS = "8,64,72,128,192,256,320,448,512,640,768,784,976,1024"
+CI_HEAD_DIMS = "72,256,296,448,512,976"
+ALL_HEAD_DIMS = "8,64,72,128,192,256,296,320,448,512,640,768,784,976,1024"
 
 Row = tuple[object, ...]
 

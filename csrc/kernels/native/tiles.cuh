@@ -59,7 +59,11 @@ __host__ __device__ constexpr Tile preferred_tile(int head_dim, int smem, Demand
     return {128, 64, 4, 1, demands.plain() ? 2 : 1};
   }
   if (head_dim <= 256) return roomy ? Tile{128, 64, 4, 2, 2} : Tile{128, 64, 8, 1, 1};
-  if (head_dim <= 320) return roomy && !demands.dropout ? Tile{128, 64, 4, 2, 1} : Tile{64, 64, 2, 4, 1};
+  if (head_dim <= 320) {
+    // A head dim that ends within a box takes a register more at some depths.
+    const bool fits = roomy && !demands.dropout && (head_dim == 320 || demands.stages == 3);
+    return fits ? Tile{128, 64, 4, 2, 1} : Tile{64, 64, 2, 4, 1};
+  }
   if (head_dim <= 512) {
     if (demands.dropout && demands.stages == 4) return {64, 64, 2, 4, 1};
     return roomy ? Tile{64, 128, 2, 4, demands.arch >= 1000 ? 1 : 2} : Tile{64, 64, 2, 4, 1};
