@@ -32,7 +32,7 @@ def test_wrong_use_names_the_argument(argv, message, capsys):
     assert caught.value.code == 2 and message in capsys.readouterr().err
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="checks the message on a machine without a GPU")
 def test_without_a_gpu_it_says_so(capsys):
     assert cli.main(["gates"]) == 1
     assert "needs a CUDA device" in capsys.readouterr().err
